@@ -117,7 +117,7 @@ def make_module(model: SimpleNamespace) -> tuple[nn.Module, list[tuple[SimpleNam
             layers.append((SimpleNamespace(name=name, firsts={kind: first for kind, first in own.items() if first}, buffers=buffers),
                            part))
     with importers_modules():
-        from paragauge_import.exported import taken_by
+        from paragauge_import.export.exported import taken_by
     return Module(request.module, request.inputs, partial(taken_by, model.loss)), layers
 
 
@@ -155,7 +155,7 @@ def loss_of(model: SimpleNamespace):
         return lambda output, _: output.mean()
 
     with importers_modules():
-        from paragauge_import.exported import classes_are_moved
+        from paragauge_import.export.exported import classes_are_moved
     is_moved = classes_are_moved(read(model.file))
 
     def cross_entropy(output, target):

@@ -19,7 +19,8 @@ import time
 from importing import ROOT, same
 
 import torch
-from paragauge_import import half, import_model
+from paragauge_import import import_model
+from paragauge_import.half import half_bodies
 
 FOLDERS = [ROOT / "sim" / "catalog" / "models", ROOT / "tests" / "models"]
 QUICK = {"contrast_toy", "gpt_nano", "gpt_toy", "llama_nano", "llama_toy", "mobilenet_v3_large", "quantised_toy", "unet"}
@@ -61,7 +62,7 @@ def check(path, file):
     made = import_model.import_module(import_model.make_request(
         import_model.parser().parse_args([*arguments, "-o", str(path)]), shlex.join(arguments))).file
     if isinstance(file["half"], str) and isinstance(made["half"], dict):
-        half.leave_out(made, file["half"])  # by the importer's check
+        half_bodies.leave_out(made, file["half"])  # by the importer's check
     made = json.loads(import_model.json_text(made))
     take_first_values(made, file)
     for key in {**made, **file}:

@@ -14,7 +14,11 @@ from importing import FILE, module, perceptron, run, same
 import torch
 import torch.nn.functional as F
 import torchvision
-from paragauge_import import autocast, body, check_half, half, import_model, models, spec
+from paragauge_import import import_model, models, spec
+from paragauge_import.body import group
+from paragauge_import.body.run_step import LEFT_OUT
+from paragauge_import.graph.step import Value
+from paragauge_import.half import autocast, check_half, half_bodies
 from paragauge_import.refusal import Refusal
 from run_functions import functions_of, run_functions
 from torch import nn
@@ -59,26 +63,26 @@ class Compared:
         self.mode, self.calls, self.differ = FakeTensorMode(allow_non_fake_inputs=True), 0, []
 
     def __enter__(self):
-        self.before = body.run_step
-        body.run_step = self.run_step
+        self.before = group.run_step
+        group.run_step = self.run_step
         return self
 
     def __exit__(self, *_):
-        body.run_step = self.before
+        group.run_step = self.before
 
     def run_step(self, step, which, lookup):
         found = self.before(step, which, lookup)
         if autocast.DTYPE is None or step.inplace or step.like is not None:
             return found
         def on_gpu(x):
-            x = lookup(x) if isinstance(x, body.Value) else x
+            x = lookup(x) if isinstance(x, Value) else x
             return torch.empty(x.shape, dtype=x.dtype, device="cuda") if isinstance(x, torch.Tensor) else x
         torch.set_autocast_enabled("cuda", True)
         torch.set_autocast_dtype("cuda", autocast.DTYPE)
         try:
             with self.mode, torch.no_grad():
                 args, kwargs = tree_map(on_gpu, (step.args[which], step.kwargs[which]))
-                theirs = step.target(*args, **{k: v for k, v in kwargs.items() if k not in body.LEFT_OUT})
+                theirs = step.target(*args, **{k: v for k, v in kwargs.items() if k not in LEFT_OUT})
         finally:
             torch.set_autocast_enabled("cuda", False)
             torch.clear_autocast_cache()
@@ -435,11 +439,11 @@ def test_float16_is_the_same_text():
     bf16 = check_half.check_half(file, found.module, inputs)
     for name in ("output", "gradients"):
         assert 4 < bf16.ours[name] / result.ours[name] < 16, (bf16.text(), result.text())
-    before, half.DTYPE = half.DTYPE, torch.float16
+    before, half_bodies.DTYPE = half_bodies.DTYPE, torch.float16
     try:
         again = import_model.import_module(import_model.Request(models.gpt_nano(), inputs, "cross_entropy"), False).file["half"]
     finally:
-        half.DTYPE = before
+        half_bodies.DTYPE = before
     same(again, json.loads(re.sub(r"\bbf16\b", "f16", json.dumps(file["half"]))))
 
 

@@ -11,8 +11,9 @@ from importing import KEPT, bodies_of, imported, module, refused, run, same
 import torch
 import torch.nn.functional as F
 import torchvision
-from paragauge_import import models, parts, vocabulary
-from paragauge_import.tp_plan import Plan
+from paragauge_import import models
+from paragauge_import.tensor_parallel import parts, vocabulary
+from paragauge_import.tensor_parallel.tp_plan import Plan
 from run_functions import functions_of, run_functions
 from torch import nn
 

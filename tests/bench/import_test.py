@@ -18,7 +18,8 @@ import numpy
 import torch
 import torch.nn.functional as F
 import torchvision
-from paragauge_import import check, graph, import_model, models, spec
+from paragauge_import import check, import_model, models, spec
+from paragauge_import.graph import reader
 from run_functions import functions_of, run_functions
 from torch import nn
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
@@ -111,11 +112,11 @@ def test_llama_nano():
 
 
 def test_large_tables_are_made_in_the_step():
-    largest, graph.LARGEST_TABLE = graph.LARGEST_TABLE, 64
+    largest, reader.LARGEST_TABLE = reader.LARGEST_TABLE, 64
     try:
         file, _ = imported(models.Llama(16, 1, 16, 2, 1, 8, 10000.0), ["i64[B,32]<16"], "cross_entropy")
     finally:
-        graph.LARGEST_TABLE = largest
+        reader.LARGEST_TABLE = largest
     same([n["name"] for n in file["nodes"] if n["name"].startswith("rotary")],
          ["rotary.outer", "rotary.concat", "rotary.cos", "rotary.sin"])
     same([c["shape"] for c in file["constants"].values()], [[32], [4]])

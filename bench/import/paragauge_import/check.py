@@ -10,10 +10,10 @@ Dropout is off on both sides (the identity; a Bernoulli draw gives ones), batch 
 from dataclasses import dataclass
 
 import torch
-from paragauge_import.exported import arguments, classes_are_moved, example, own_buffers, same_draws, taken_by, without_hooks
-from paragauge_import.known_values import OF_BATCH_NORM
+from paragauge_import.export.exported import arguments, classes_are_moved, example, own_buffers, same_draws, taken_by, without_hooks
+from paragauge_import.export.known_values import OF_BATCH_NORM
+from paragauge_import.export.own_state import own_state
 from paragauge_import.modes import TWICE, InF64
-from paragauge_import.own_state import own_state
 from paragauge_import.play import count, draw, loss_of, play_model
 from paragauge_import.refusal import Refusal, first_line, users_line
 from torch.overrides import TorchFunctionMode

@@ -10,6 +10,10 @@ The last module returns its loss, of inputs and targets; one that returns nothin
 (samples with each other, say) is compared among those that are played together: a rank's, a microbatch's.
 The file is played back in float64 and compared with the module: its output, its loss and every gradient. Only then is it left
 in place. What it says of half precision (precision=bf16 and fp16) is played and compared, too, and left out where it differs. Exit status 0: written; 1: refused, with what, where and why.
+
+export/ takes the module's graph by torch.export; graph/ makes steps without side effects of it; nodes.py says which of them become a
+node, and body/ what its forward and its backward call; half/ does that again in half precision, tensor_parallel/ cuts it among ranks.
+check.py plays the file, by play.py, beside the module.
 """
 
 import argparse
@@ -26,14 +30,18 @@ from pathlib import Path
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what kernels that are tried warn of
 
 import torch
-from paragauge_import import check, check_half, exported, graph as graphs, half, half_parameters, nodes as made_nodes, positions, returned, spec, tensor_parallel, vocabulary
-from paragauge_import.body import DTYPE_NAMES
-from paragauge_import.graph import shape_text
+from paragauge_import import check, nodes as made_nodes, spec
+from paragauge_import.export import exported, returned
+from paragauge_import.graph import reader
+from paragauge_import.graph.step import DTYPE_NAMES, Graph, shape_text
+from paragauge_import.half import check_half, half_bodies, half_parameters
 from paragauge_import.refusal import Refusal, first_line
-from paragauge_import.tp_plan import Plan, read_plan
+from paragauge_import.tensor_parallel import cut_nodes, positions, vocabulary
+from paragauge_import.tensor_parallel.tp_plan import Plan, read_plan
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+aten = torch.ops.aten
 FORMAT = "paragauge-model-2"
 LOSSES = ("cross_entropy", "mse_loss", "mean_loss")
 
@@ -60,7 +68,7 @@ class Imported:
     file: dict
     notes: list
     module: nn.Module
-    graph: graphs.Graph
+    graph: Graph
 
 
 def prepare(request, notes):
@@ -159,15 +167,15 @@ def output_for(loss, classes, graph):
     sample is one of a row, and one for all samples is that of each."""
     v, seen_as = graph.output, None
     if loss == "mean_loss" and not v.shapes[0]:
-        seen_as = graphs.aten.expand.default, *((v, (batch, 1)) for batch in exported.BATCHES)
+        seen_as = aten.expand.default, *((v, (batch, 1)) for batch in exported.BATCHES)
     elif loss == "cross_entropy" and has_classes_first(v, classes):
-        seen_as = graphs.aten.permute.default, *((v, (0, *range(2, len(v.shapes[0])), 1)),) * 2
+        seen_as = aten.permute.default, *((v, (0, *range(2, len(v.shapes[0])), 1)),) * 2
     elif loss != "cross_entropy" and len(v.shapes[0]) == 1 and v.dtype.is_floating_point:
-        seen_as = graphs.aten.unsqueeze.default, *((v, 1),) * 2
+        seen_as = aten.unsqueeze.default, *((v, 1),) * 2
     if seen_as is not None and v.step is not None:
-        reader = graphs.Reader(None, [])
-        graph.output, = reader.emit(seen_as[0], seen_as[1:], ({}, {}), v.step.place)
-        graph.steps += reader.steps
+        added = reader.Reader(None, [])
+        graph.output, = added.emit(seen_as[0], seen_as[1:], ({}, {}), v.step.place)
+        graph.steps += added.steps
 
 
 def has_classes_first(v, classes) -> bool:
@@ -221,7 +229,7 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
                       "builder of the same model, small")
     dead = set()
     while True:
-        graph = graphs.read_graph(module, request.inputs, dead, request.loss)
+        graph = reader.read_graph(module, request.inputs, dead, request.loss)
         loss = request.loss or ("cross_entropy" if graph.output.shapes[0] else "mean_loss")
         output_for(loss, request.classes, graph)
         target = target_for(loss, request.classes, graph)
@@ -270,20 +278,20 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
     file = {"format": FORMAT, "name": request.name, "description": request.description, "made_by": request.made_by,
             "inputs": inputs, "target": target, "loss": loss, "optimizer": request.optimizer,
             "global_batch": request.global_batch, "parameters": parameters, "constants": constants,
-            "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "half": half.half_bodies(graph, made, request.small is None and not is_twin),
+            "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "half": half_bodies.half_bodies(graph, made, request.small is None and not is_twin),
             "nodes": made.nodes}
-    notes += [f"no half precision: {file['half']}"] if isinstance(file["half"], str) else half.notes_of(graph)
+    notes += [f"no half precision: {file['half']}"] if isinstance(file["half"], str) else half_bodies.notes_of(graph)
     if request.half_parameters:
         def read_halved():
             with half_parameters.halved(module, request.inputs) as inputs:
-                other = graphs.read_graph(module, inputs, dead, loss)
+                other = reader.read_graph(module, inputs, dead, loss)
             output_for(loss, request.classes, other)
             return half_parameters.with_half_parameters(graph, other, made, request.small is None and not is_twin)
         notes += put_half_parameters(file, read_halved, made, dict(module.named_buffers()))
     small = import_module(request.small, cut=False, is_twin=True).file if request.small is not None else None
     if small is not None:
         take_rows(file, small)
-        half.take_rows(file)
+        half_bodies.take_rows(file)
     if cut:
         cut_for_tensor_parallelism(file, small, notes, request.plan)
     return Imported(file, notes, module, graph)
@@ -298,7 +306,7 @@ def put_half_parameters(file, read_halved, made, buffers) -> list:
         file["half_parameters"], names = read_halved()
     except Refusal as refusal:
         reason = "; ".join(str(refusal).splitlines())
-        half.leave_out(file, reason if reason == file["half"] else f"with its parameters in bfloat16 {reason}", "half_parameters")
+        half_bodies.leave_out(file, reason if reason == file["half"] else f"with its parameters in bfloat16 {reason}", "half_parameters")
         notes.append(f"no parameters in half precision: {file['half_parameters']}")
     for name in names:
         file["constants"][name]["halved"] = True
@@ -311,9 +319,9 @@ def put_half_parameters(file, read_halved, made, buffers) -> list:
 
 def cut_for_tensor_parallelism(file, small, notes, plan):
     """What can be cut is tried with numbers; of a model with a small twin on that."""
-    tried = set(tensor_parallel.cut_nodes(small, plan=plan)) if small is not None else None
+    tried = set(cut_nodes.cut_nodes(small, plan=plan)) if small is not None else None
     alike = set(positions.cut_positions(small)) if small is not None else None
-    found = tensor_parallel.cut_nodes(file, tried, plan)
+    found = cut_nodes.cut_nodes(file, tried, plan)
     positions.cut_positions(file, alike)
     units = {body["units"] for body in file["bodies"].values() if "units" in body}
     words = vocabulary.classes_of(file) if vocabulary.is_cut(file) else None
@@ -391,7 +399,7 @@ def other_with_more_samples(imported, request) -> str | None:
     """A note where the module goes by how many samples it sees: batch norms of parts of a batch, min(64, len(x))."""
     def other(batch):
         try:
-            return graphs.other_with(imported.module, request.inputs, imported.graph, batch)
+            return reader.other_with(imported.module, request.inputs, imported.graph, batch)
         except Refusal as refusal:  # a table of so many rows
             return f"fails: {first_line(refusal)}"
     most = max(128, request.global_batch)
@@ -410,7 +418,7 @@ def checked_in_half(file, checked: Imported, request: Request):
         if isinstance(file.get(key, ""), str):
             continue
         if isinstance(checked.file[key], str):
-            half.leave_out(file, checked.file[key], key)
+            half_bodies.leave_out(file, checked.file[key], key)
         else:
             start = time.monotonic()
             try:
@@ -419,9 +427,9 @@ def checked_in_half(file, checked: Imported, request: Request):
                 say(f"  checked {what}: {result.text()}, {time.monotonic() - start:.1f} s")
                 continue
             except Refusal as refusal:
-                half.leave_out(file, "; ".join(str(refusal).splitlines()), key)
+                half_bodies.leave_out(file, "; ".join(str(refusal).splitlines()), key)
             except (RuntimeError, NotImplementedError) as error:
-                half.leave_out(file, f"it can't be checked on this CPU: {first_line(error)}", key)
+                half_bodies.leave_out(file, f"it can't be checked on this CPU: {first_line(error)}", key)
         say(f"  note: {none}: {file[key]}")
 
 
@@ -521,7 +529,7 @@ def main(argv=None) -> int:
                     result = check.check(small.file, small.module, request.small.inputs)
                 result.refuse_differences()
                 if result.written and not any(" written: " in n for n in imported.notes):  # where an export doesn't see it
-                    say(f"  note: {graphs.written_text(result.written)}")
+                    say(f"  note: {reader.written_text(result.written)}")
                 if result.moved:
                     say(f"  note: a step changes {', '.join(result.moved[:5])} of the module: every step here is the first one")
             except Refusal as refusal:

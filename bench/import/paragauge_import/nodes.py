@@ -8,10 +8,12 @@ import re
 from collections import Counter, defaultdict
 
 import torch
-from paragauge_import.body import Group, fake, fake_tensors, make_body
-from paragauge_import.graph import Graph, Reader, Value, shape_text
+from paragauge_import.body.group import Group, fake, fake_tensors
+from paragauge_import.body.make_body import make_body
+from paragauge_import.body.trial import rows_alone
+from paragauge_import.graph.reader import Reader
+from paragauge_import.graph.step import Graph, Value, shape_text
 from paragauge_import.refusal import Refusal, module_of, place_of
-from paragauge_import.trial import rows_alone
 
 aten = torch.ops.aten
 SHORT = {"scaled_dot_product_attention": "attention", "cat": "concat", "upsample_bilinear2d": "upsample",

@@ -22,7 +22,8 @@ import warnings
 from pathlib import Path
 
 import torch
-from paragauge_import import check, check_half, import_model, models, spec
+from paragauge_import import check, import_model, models, spec
+from paragauge_import.half import check_half
 from paragauge_import.refusal import Refusal, first_line
 from torch import nn
 

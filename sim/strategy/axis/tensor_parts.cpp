@@ -1,7 +1,7 @@
 // tp: tensor-parallel layers (R6, Megatron's): the first layer with weights is cut by output channels (its "column parallel"),
 // the next, which takes its input so, by input channels ("row parallel"), and so on. What has no weights follows its input.
 // After two layers the output is a sum over the ranks, and so is the gradient of the first one's input. An imported model's
-// bodies say what is cut, from a column to a row, by attention heads or features (tensor_parallel.py of bench/import); all
+// bodies say what is cut, from a column to a row, by attention heads or features (cut_nodes.py of bench/import); all
 // ranks play the others. A vocabulary is cut, too (megatron/core/tensor_parallel: VocabParallelEmbedding, cross_entropy):
 // of the last layer, whose output nobody but the loss reads, of the loss, and of the embedding, whose output is a sum.
 // Where the ranks don't divide it, all parts but the last are of the size rounded up: Megatron pads it to that.

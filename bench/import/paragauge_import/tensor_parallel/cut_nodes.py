@@ -16,11 +16,11 @@ import contextlib
 from collections import Counter
 
 import torch
-from paragauge_import import vocabulary
-from paragauge_import.half import WORDS, leave_out
-from paragauge_import.parts import SUM, Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
+from paragauge_import.half.half_bodies import WORDS, leave_out
 from paragauge_import.play import dtypes, parameters_of
-from paragauge_import.tp_plan import Plan
+from paragauge_import.tensor_parallel import vocabulary
+from paragauge_import.tensor_parallel.parts import SUM, Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
+from paragauge_import.tensor_parallel.tp_plan import Plan
 
 MOST_BLOCKS = 4
 

@@ -11,9 +11,9 @@ import contextlib
 from collections import Counter
 
 import torch
-from paragauge_import.half import WORDS
-from paragauge_import.parts import Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
+from paragauge_import.half.half_bodies import WORDS
 from paragauge_import.play import dtypes
+from paragauge_import.tensor_parallel.parts import Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
 
 
 def positions_of(file: dict) -> int | None:

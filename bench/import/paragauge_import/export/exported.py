@@ -15,10 +15,10 @@ from unittest import mock
 
 import numpy
 import torch
-from paragauge_import import own_function
-from paragauge_import.known_values import KnownValues
+from paragauge_import.export import own_function
+from paragauge_import.export.known_values import KnownValues
+from paragauge_import.export.own_state import own_state
 from paragauge_import.modes import Mended
-from paragauge_import.own_state import own_state
 from paragauge_import.refusal import Refusal, first_line, users_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor

@@ -8,7 +8,7 @@ index by a mask becomes one by numbers.
 """
 
 import torch
-from paragauge_import import own_checks
+from paragauge_import.export import own_checks
 from paragauge_import.modes import InF64
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode

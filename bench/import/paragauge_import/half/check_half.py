@@ -13,9 +13,10 @@ import contextlib
 from dataclasses import dataclass
 
 import torch
-from paragauge_import import check, half_parameters
-from paragauge_import.exported import arguments, example, own_buffers, same_draws, without_hooks
-from paragauge_import.own_state import own_state
+from paragauge_import import check
+from paragauge_import.export.exported import arguments, example, own_buffers, same_draws, without_hooks
+from paragauge_import.export.own_state import own_state
+from paragauge_import.half import half_parameters
 from paragauge_import.play import dtypes, loss_of, parameters_of, play_model
 from paragauge_import.refusal import Refusal, first_line, users_line
 

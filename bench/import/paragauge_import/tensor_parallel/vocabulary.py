@@ -8,10 +8,11 @@ plain lookup: this is a body of its own, the node's "in_parts".
 """
 
 import torch
-from paragauge_import.body import fake, has_kernel
-from paragauge_import.exported import BATCHES
-from paragauge_import.parts import amount_of, cost_of, dims_of, fixed, parts_are_the_whole
+from paragauge_import.body.cost import has_kernel
+from paragauge_import.body.group import fake
+from paragauge_import.export.exported import BATCHES
 from paragauge_import.play import DTYPES, arguments_of, parse, sizes_of
+from paragauge_import.tensor_parallel.parts import amount_of, cost_of, dims_of, fixed, parts_are_the_whole
 
 FEW = 7  # units that are tried with numbers: two parts are uneven
 # Which of the part's rows it is, and whether it is none: VocabParallelEmbedding.forward.

@@ -3,7 +3,7 @@
     {"layers.*.self_attn.q_proj": "colwise", "layers.*.self_attn.o_proj": "rowwise", "lm_head": "colwise_rep"}
 
 A * is one part of a name, such as a number; a pattern is all of a name, or its end from a dot on. Only what is named is cut: pairs
-of layers from a column to a row, as tensor_parallel.py finds them. A colwise_rep layer, whose output transformers gathers, is cut
+of layers from a column to a row, as cut_nodes.py finds them. A colwise_rep layer, whose output transformers gathers, is cut
 where the loss takes its classes in parts.
 """
 

@@ -10,12 +10,13 @@ any of its views take theirs.
 """
 
 import operator
-from dataclasses import dataclass, field
 
 import torch
-from paragauge_import import own_function, play, returned
-from paragauge_import.exported import BATCHES, DRAWS, export_once, export_twice, shapes_of
-from paragauge_import.known_values import OF_BATCH_NORM
+from paragauge_import import play
+from paragauge_import.export import own_function, returned
+from paragauge_import.export.exported import BATCHES, DRAWS, export_once, export_twice, shapes_of
+from paragauge_import.export.known_values import OF_BATCH_NORM
+from paragauge_import.graph.step import RANDOM, Graph, Step, Value, functional_of, is_view, is_write, op_name, shape_text, size_text
 from paragauge_import.modes import InF64
 from paragauge_import.refusal import Refusal, place_of
 from torch.fx.node import map_aggregate
@@ -30,9 +31,6 @@ ASSERTS = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_co
 EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 # They read the shape and the dtype of a tensor, not its values.
 LIKE = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"} | EMPTY
-RANDOM = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "rand", "randn",
-          "rand_like", "randn_like", "randint", "randint_like", "randperm", "multinomial", "normal", "normal_functional", "uniform",
-          "exponential", "cauchy", "geometric", "log_normal", "random", "binomial", "_standard_gamma", "rrelu", "rrelu_with_noise", "poisson"}
 SAME = {"contiguous", "clone", "alias", "lift_fresh", "lift_fresh_copy", "lift"}
 DATA_DEPENDENT = {"item", "_local_scalar_dense", "nonzero", "nonzero_numpy", "masked_select", "unique", "_unique2", "unique_dim",
                   "unique_consecutive", "is_nonzero", "equal", "argwhere"}
@@ -42,95 +40,11 @@ WITHOUT = {"index": " (torch.where and masked_fill do without)",
            "nonzero": " (all rows with weights, or one_hot, in the place of chosen ones)"}
 
 
-def op_name(target) -> str:
-    return target._schema.name.split("::")[1] if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
-
-
-def is_view(target) -> bool:
-    """Whether the operation's results are its operand's elements, in the same memory or (reshape) maybe a copy."""
-    return op_name(target) == "_unsafe_view" or any(
-        a.alias_info is not None and not a.alias_info.is_write for a in target._schema.arguments)
-
-
-def is_write(target) -> bool:
-    return any(a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments)
-
-
-OPERATORS = {"__iand__": "bitwise_and", "__ior__": "bitwise_or", "__ixor__": "bitwise_xor"}
-
-
-def functional_of(target):
-    """What an operation that writes into its operand, or into out=, gives as a new tensor; None: there's no such operation."""
-    name, given = op_name(target), target._schema.arguments
-    written = [a.name for a in given if a.alias_info is not None and a.alias_info.is_write]
-    packet = getattr(aten, OPERATORS.get(name) or (name[:-1] if written == ["self"] and name.endswith("_") else name), None)
-    if packet is None or written not in (["self"], ["out"]):
-        return None
-
-    def takes(arguments):  # what dropout_ calls self is dropout's input
-        return [(k and a.name, str(a.real_type)) for k, a in enumerate(a for a in arguments if a.name != "out")]
-
-    overloads = [getattr(packet, o) for o in packet.overloads()]
-    return next((o for o in overloads if not o._schema.is_mutable and takes(o._schema.arguments) == takes(given)), None)
-
-
 def written_text(names: list) -> str:
     """A note on what a step writes, other than a batch norm's statistics."""
     is_one = len(names) == 1
     return (f"{len(names)} {'buffer is' if is_one else 'buffers are'} written: {', '.join(names[:5])}{', …' if len(names) > 5 else ''}; "
             f"here every step begins with {'its' if is_one else 'their'} first values")
-
-
-@dataclass(eq=False)
-class Value:
-    """A tensor of the graph. `shapes`: with the first batch and with the second."""
-    kind: str  # "input", "parameter", "frozen" (a parameter that isn't trained), "constant", "step"
-    shapes: tuple
-    dtype: torch.dtype
-    name: str = ""  # an input's, a parameter's
-    step: "Step | None" = None
-    index: int = 0  # of the step's outputs
-    is_output: bool = False  # what a node gives, though a view
-    seen_as: "Value | None" = None  # for other nodes' reads: a view of what the node gives in its place
-    data: tuple | None = None  # a constant's values with either batch, f64 where the graph has f32
-    read_as: torch.dtype | None = None  # to which who makes it casts it (half_parameters.py)
-
-    def source(self) -> "Value":
-        """What it shows, through views."""
-        return self.step.reads()[0].source() if self.step is not None and self.step.virtual and self.step.reads() else self
-
-
-@dataclass(eq=False)
-class Step:
-    """A call of `target`. `args`, `kwargs`: with the first batch and with the second; their tensors are Values."""
-    target: object
-    args: tuple
-    kwargs: tuple
-    place: object  # the exported graph's node
-    outputs: list = field(default_factory=list)
-    inplace: bool = False  # as the module has it
-    no_grad: bool = False
-    has_buffers: bool = False  # a batch norm with running statistics, which have no part in a training step
-    virtual: bool = False  # no work of its own: a view, or an expression of sizes alone
-    like: "Value | None" = None  # its result has the dtype of this
-    typed: bool = False  # memory, for which the module gives a dtype
-    twin: "Step | None" = None  # what is run in its place, of another graph (half_parameters.py)
-
-    @property
-    def name(self):
-        return op_name(self.target)
-
-    def argument(self, name, default=None):
-        """With the first batch, by the schema's name."""
-        for i, a in enumerate(self.target._schema.arguments):
-            if a.name == name:
-                if i < len(self.args[0]):
-                    return self.args[0][i]
-                return self.kwargs[0].get(name, a.default_value if a.has_default_value() else default)
-        return default
-
-    def reads(self) -> list:
-        return [v for v in tree_flatten((self.args[0], self.kwargs[0]))[0] if isinstance(v, Value)]
 
 
 class Storage:
@@ -147,37 +61,6 @@ class Ref:
     def __init__(self, storage, parent=None, view=None, part=None, no_grad=False):
         self.storage, self.parent, self.view, self.part, self.cached = storage, parent, view, part, (-1, None)
         self.no_grad = no_grad
-
-
-@dataclass
-class Graph:
-    inputs: list  # Values
-    parameters: dict  # Values by full name
-    also: dict  # the other names of a shared parameter
-    steps: list
-    output: Value
-    notes: list  # what the user should know
-    calls: dict  # how often a module is called, by its path
-    leaves: set  # paths of modules without children
-    # The places of casts that do nothing in float32, and of constants that have the dtype of a tensor.
-    same_casts: list = field(default_factory=list)
-    like_constants: list = field(default_factory=list)
-    shapes: list = field(default_factory=list)  # exported.shapes_of, with either batch
-
-
-def size_text(a: int, b: int):
-    """An integer of both exports as the file has it: itself, "B", "12B", a multiple of the batch's square ("BB", "4BB"); None where
-    it's none of these."""
-    if a == b:
-        return a
-    for letters, (one, two) in (("B", BATCHES), ("BB", [n * n for n in BATCHES])):
-        if a % one == 0 and a // one * two == b:
-            return letters if a == one else f"{a // one}{letters}"
-    return None
-
-
-def shape_text(shapes) -> list:
-    return [size_text(a, b) for a, b in zip(*shapes)]
 
 
 def other_with(module, inputs, graph, batch: int) -> str | None:

@@ -18,9 +18,9 @@ import contextlib
 from dataclasses import replace
 
 import torch
-from paragauge_import.exported import quiet
-from paragauge_import.graph import Graph, Step, Value, is_view
-from paragauge_import.half import DTYPE, Half
+from paragauge_import.export.exported import quiet
+from paragauge_import.graph.step import Graph, Step, Value, is_view
+from paragauge_import.half.half_bodies import DTYPE, Half
 from paragauge_import.play import in_range, parameters_of
 from paragauge_import.refusal import Refusal, place_of
 from torch import nn

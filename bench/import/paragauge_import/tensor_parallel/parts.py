@@ -20,9 +20,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from paragauge_import.body import call_flops, elements_of, fake, has_kernel, product_of, tensors_in
-from paragauge_import.exported import BATCHES, quiet
-from paragauge_import.graph import op_name, size_text
+from paragauge_import.body.cost import call_flops, elements_of, has_kernel, product_of, tensors_in
+from paragauge_import.body.group import fake
+from paragauge_import.export.exported import BATCHES, quiet
+from paragauge_import.graph.step import op_name, size_text
 from paragauge_import.modes import InF64
 from paragauge_import.play import DTYPES, arguments_of, parse, play_lines, sizes_of, split_commas, units_in
 

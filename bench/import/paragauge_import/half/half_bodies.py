@@ -17,10 +17,11 @@ import re
 from collections import Counter
 
 import torch
-from paragauge_import import autocast
-from paragauge_import.body import DTYPE_NAMES, fake, fake_tensors, make_body
-from paragauge_import.exported import quiet
-from paragauge_import.graph import Graph, op_name
+from paragauge_import.body.group import fake, fake_tensors
+from paragauge_import.body.make_body import make_body
+from paragauge_import.export.exported import quiet
+from paragauge_import.graph.step import DTYPE_NAMES, Graph, op_name
+from paragauge_import.half import autocast
 from paragauge_import.play import parameters_of
 from paragauge_import.refusal import Refusal, first_line, place_of
 from torch.utils._python_dispatch import TorchDispatchMode
