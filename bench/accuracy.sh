@@ -44,20 +44,20 @@ sgd=optimizer=sgd:lr=0.001
 beside_peers resnet18_64 18 4 15 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd resnet34,image=64,global_batch=12,$sgd \
   resnet34,image=64,global_batch=3,$sgd resnet34,image=80,global_batch=1,$sgd resnet34,image=48,global_batch=1,$sgd \
   resnet50,image=64,global_batch=2,$sgd
-beside_peers convnet 46 4 19 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
-beside_peers resnet50 12 3 17 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
+beside_peers convnet 46 4 13 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
+beside_peers resnet50 12 2 24 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
   resnet18,image=128,global_batch=4,loss=mse_loss,$sgd resnet50,image=128,global_batch=3,loss=mse_loss,$sgd \
   resnet50,image=128,global_batch=12,loss=mse_loss,$sgd resnet34,image=144,global_batch=1,loss=mse_loss,$sgd \
   resnet50,image=112,global_batch=1,loss=mse_loss,$sgd
-beside_peers vgg11 12 3 21 features.10 '4 2 1' vgg11,image=64,global_batch=8,$sgd \
+beside_peers vgg11 12 2 20 features.10 '4 2 1' vgg11,image=64,global_batch=8,$sgd \
   vgg16,image=48,global_batch=3,$sgd vgg16,image=48,global_batch=12,$sgd resnet18,image=64,global_batch=1,$sgd
-beside_peers resnet18_96 10 4 8 layer2 '8 4 2' resnet18,image=96,global_batch=16,$sgd \
+beside_peers resnet18_96 10 4 10 layer2 '8 4 2' resnet18,image=96,global_batch=16,$sgd \
   resnet34,image=96,global_batch=12,$sgd resnet34,image=96,global_batch=3,$sgd
 unseen uneven
 unseen grouped
 placed=()
 for layers in in dp+in+dp+in+dp; do placed+=(-s "hypar,layers=$layers" -s "hypar,layers=$layers,form=rooted"); done
-compare placements 12 2 7 -m convnet,global_batch=64 -s ddp -s data_parallel -s hypar,layers=dp "${placed[@]}" \
+compare placements 12 2 5 -m convnet,global_batch=64 -s ddp -s data_parallel -s hypar,layers=dp "${placed[@]}" \
   -s ddp,dp=4 -s data_parallel,dp=4 -s hypar,levels=2x2,layers=dp/in --peers
 placed=()
 for layers in dp+dp dp+in in+dp in+in; do placed+=(-s "hypar,layers=$layers" -s "hypar,layers=$layers,form=rooted"); done
