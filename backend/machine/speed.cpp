@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "backend/machine/scheduling.hpp"
+#include "sim/calibrate/machine_speed.hpp"
 
 namespace backend {
 namespace {
 
 constexpr std::size_t kFloats = std::size_t{32} << 18;  // 32 MiB
+constexpr std::size_t kParts = 16;                      // of either probe
 
 std::atomic<std::int64_t> held_bytes = 0;
 std::atomic<float> result;  // so that the work is done
@@ -20,35 +22,46 @@ const std::vector<float>& memory() {
   return floats;
 }
 
+/// Seconds of all parts: work(0), work(1), …
+template <typename Work>
+double in_parts_s(const Work& work) {
+  std::array<double, kParts> parts_s;
+  double begin_s = now_s();
+  for (std::size_t part = 0; part < kParts; ++part) {
+    work(part);
+    const double end_s = now_s();
+    parts_s[part] = end_s - begin_s;
+    begin_s = end_s;
+  }
+  return sim::uninterrupted_s(parts_s);
+}
+
 }  // namespace
 
 double compute_probe_s() {
   std::array<float, 2048> values;
   values.fill(1);
-  const double begin_s = now_s();
-  for (int repeat = 0; repeat < 8000; ++repeat)
-    for (float& value : values) value = value * 0.999F + 0.001F;
-  const double end_s = now_s();
+  const double seconds = in_parts_s([&](std::size_t) {
+    for (std::size_t repeat = 0; repeat < 8000 / kParts; ++repeat)
+      for (float& value : values) value = value * 0.999F + 0.001F;
+  });
   result = values[0];
-  return end_s - begin_s;
+  return seconds;
 }
 
 double memory_probe_s(std::uint32_t part, std::uint32_t parts) {
   const std::vector<float>& floats = memory();
   std::array<float, 16> sums{};
-  const std::size_t first = kFloats / parts * part / sums.size() * sums.size();
-  const auto read = [&](std::size_t from, std::size_t to) {
-    for (std::size_t i = from; i < to; i += sums.size())
+  const std::size_t first = kParts * part / parts;
+  const double seconds = in_parts_s([&](std::size_t p) {
+    const std::size_t from = (first + p) % kParts * (kFloats / kParts);
+    for (std::size_t i = from; i < from + kFloats / kParts; i += sums.size())
       for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += floats[i + k];
-  };
-  const double begin_s = now_s();
-  read(first, kFloats);
-  read(0, first);
-  const double end_s = now_s();
+  });
   float sum = 0;
   for (const float partial : sums) sum += partial;
   result = sum;
-  return end_s - begin_s;
+  return seconds;
 }
 
 std::int64_t probe_bytes() { return held_bytes; }

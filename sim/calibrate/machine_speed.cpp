@@ -34,6 +34,17 @@ MachineSpeed mean(std::span<const MachineSpeed> speeds) {
   return sum;
 }
 
+double uninterrupted_s(std::span<const double> parts_s) {
+  constexpr double kInterrupted = 3;
+  std::vector<double> sorted(parts_s.begin(), parts_s.end());
+  std::ranges::sort(sorted);
+  const double most_s = kInterrupted * sorted[sorted.size() / 2];
+  double sum_s = 0, parts = 0;
+  for (const double seconds : sorted)
+    if (seconds <= most_s) sum_s += seconds, ++parts;
+  return sum_s / parts * static_cast<double>(sorted.size());
+}
+
 double excess(double seconds, double reference) { return reference > 0 && seconds > 0 ? seconds / reference - 1 : 0; }
 
 std::string describe_speeds(std::span<const NamedSpeed> speeds, double worth_saying) {
