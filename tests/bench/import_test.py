@@ -10,6 +10,7 @@ import random
 import sys
 import types
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 from importing import FILE, ROOT, bodies_of, imported, module, perceptron, refused, run, same, whole
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 import torchvision
 from paragauge_import import check, import_model, models, spec
 from paragauge_import.graph import reader
+from paragauge_import.refusal import NOT_THE_USERS
 from run_functions import functions_of, run_functions
 from torch import nn
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
@@ -858,6 +860,7 @@ def test_checks_of_values_pass():
         if torch.isnan(y).any() and (x < 0).any():  # the second isn't asked for
             y = torch.nan_to_num(y)
         torch._assert((y < 1e7).all(), "large")
+        torch._assert(y.dim() == 2, "of no tensor's values")
         return y
     file, notes = imported(module(forward))
     same([n["name"] for n in file["nodes"]], ["a"])
@@ -865,6 +868,12 @@ def test_checks_of_values_pass():
     same(checks, ['assert torch.isfinite(y).all() and not (y > 1e9).any(), "large"', "if not (x < 1e9).all() or torch.isnan(x).any():",
                   "elif (y > 1e8).any():", "if torch.isnan(y).any() and (x < 0).any():  # the second isn't asked for",
                   'torch._assert((y < 1e7).all(), "large")'])
+    same([n for n in notes if "of no tensor's values" in n], [])
+
+
+def test_lines_of_packages_beside_torch_are_named():
+    same([str(Path(package.__file__)).startswith(NOT_THE_USERS) for package in (torch, torch.nn, import_model, torchvision)],
+         [True, True, True, False])
 
 
 def test_two_inputs_by_name():

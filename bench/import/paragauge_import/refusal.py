@@ -1,12 +1,13 @@
 """Why a model can't be imported, and where in its source."""
 
+import os
 import traceback
 from pathlib import Path
 
 import torch
 
-TORCH = str(Path(torch.__file__).parent)
-NOT_THE_USERS = (TORCH, str(Path(__file__).parent), "<")  # what the names of files begin with
+# What the names of files begin with; torchvision's are a user's.
+NOT_THE_USERS = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<")
 
 
 class Refusal(Exception):
