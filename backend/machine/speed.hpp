@@ -5,8 +5,7 @@
 //   compute_probe_s();          // 1.5 ms of multiplications in the first cache
 //   memory_probe_s(1, 2);       // 3.7 ms: reads 32 MiB, the second of two ranks of a process
 //
-// Both run on the calling thread, with its core and its priority, in parts of 0.1 ms: one that is interrupted isn't
-// counted.
+// Both run on the calling thread, with its core and its priority, in 16 parts: one that is interrupted isn't counted.
 #pragma once
 
 #include <cstdint>
