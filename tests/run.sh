@@ -4,7 +4,8 @@
 #   tests/run.sh                 all of them
 #   tests/run.sh -L quick        what a minute or two can tell; also: evidence, slow, sim, … (tests/CMakeLists.txt)
 #   tests/run.sh -R conv2d       by name
-#   tests/run.sh --rerun-failed  after a run that failed or was interrupted: what has not passed yet
+#   tests/run.sh --rerun-failed  what failed in the last run that ended
+#   tests/run.sh -F              goes on with a run that was interrupted: only with what it had not finished, failed or not
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
