@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # How accurate the forecasts are on this machine: every model by its strategies, on both worlds, beside plain PyTorch; the
 # networks of bench/unseen; the placements of HyPar and DataParallel, and R3's pair of layers by each transition.
-# The files of bench/results/ are made by this. The time limits add up to MINUTES, plus a round of each model; an
-# interrupted run goes on where it stopped.
+# The files of bench/results/ are made by this. The time limits add up to MINUTES, but a model takes one round at least; an
+# interrupted run goes on where it stopped, and so does one that gave a model fewer than four rounds: these have no noise floor.
 #
 #   bench/accuracy.sh [FOLDER [MINUTES]]   results/accuracy and 150 unless given: NAME.json, NAME.csv,
 #                                          NAME.profile.json, NAME.fit_profile.json, accuracy.csv, unseen.txt
@@ -40,6 +40,13 @@ unseen() {
     -s ddp_blocking -s ddp -s ddp,dp=4 -s pipeline,pp=4,cut=quarters,split_size=4
 }
 
+# both_forms LAYERS...: by each transition; sums go around, or by the root.
+both_forms() {
+  local layers
+  forms=()
+  for layers; do forms+=(-s "hypar,layers=$layers" -s "hypar,layers=$layers,form=rooted"); done
+}
+
 sgd=optimizer=sgd:lr=0.001
 beside_peers resnet18_64 18 4 15 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd resnet34,image=64,global_batch=12,$sgd \
   resnet34,image=64,global_batch=3,$sgd resnet34,image=80,global_batch=1,$sgd resnet34,image=48,global_batch=1,$sgd \
@@ -55,13 +62,11 @@ beside_peers resnet18_96 10 4 10 layer2 '8 4 2' resnet18,image=96,global_batch=1
   resnet34,image=96,global_batch=12,$sgd resnet34,image=96,global_batch=3,$sgd
 unseen uneven
 unseen grouped
-placed=()
-for layers in in dp+in+dp+in+dp; do placed+=(-s "hypar,layers=$layers" -s "hypar,layers=$layers,form=rooted"); done
-compare placements 12 2 5 -m convnet,global_batch=64 -s ddp -s data_parallel -s hypar,layers=dp "${placed[@]}" \
+both_forms in dp+in+dp+in+dp
+compare placements 12 2 5 -m convnet,global_batch=64 -s ddp -s data_parallel -s hypar,layers=dp "${forms[@]}" \
   -s ddp,dp=4 -s data_parallel,dp=4 -s hypar,levels=2x2,layers=dp/in --peers
-placed=()
-for layers in dp+dp dp+in in+dp in+in; do placed+=(-s "hypar,layers=$layers" -s "hypar,layers=$layers,form=rooted"); done
-compare hypar_pair 12 4 3 -m hypar_pair "${placed[@]}" --peers
+both_forms dp+dp dp+in in+dp in+in
+compare hypar_pair 12 4 3 -m hypar_pair "${forms[@]}" --peers
 
 build/bin/paragauge report "$out"/{uneven,grouped}.json >"$out/unseen.txt"
 build/bin/paragauge report "$out"/{resnet18_64,convnet,resnet50,vgg11,resnet18_96}.json --csv "$out/accuracy.csv" | tee "$out/accuracy.txt" | tail -n 60

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
+
+#include "sim/cost/statistic.hpp"
 
 namespace sim {
 namespace {
@@ -35,14 +38,9 @@ MachineSpeed mean(std::span<const MachineSpeed> speeds) {
 }
 
 double uninterrupted_s(std::span<const double> parts_s) {
-  constexpr double kInterrupted = 3;
-  std::vector<double> sorted(parts_s.begin(), parts_s.end());
-  std::ranges::sort(sorted);
-  const double most_s = kInterrupted * sorted[sorted.size() / 2];
-  double sum_s = 0, parts = 0;
-  for (const double seconds : sorted)
-    if (seconds <= most_s) sum_s += seconds, ++parts;
-  return sum_s / parts * static_cast<double>(sorted.size());
+  std::vector<double> parts(parts_s.begin(), parts_s.end());
+  without_interruptions(parts);
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
 }
 
 double excess(double seconds, double reference) { return reference > 0 && seconds > 0 ? seconds / reference - 1 : 0; }

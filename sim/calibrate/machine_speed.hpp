@@ -25,8 +25,8 @@ MachineSpeed between(const MachineSpeed& before, const MachineSpeed& after);
 /// Of at least one.
 MachineSpeed mean(std::span<const MachineSpeed> speeds);
 
-/// Of a probe's equal parts the sum, without interruptions: a part that took more than three times their median counts
-/// as the mean of the others. A rank that isn't given its core for 30 ms says nothing of how fast memory is.
+/// The sum of a probe's equal parts without_interruptions: a rank that isn't given its core for 30 ms says nothing of how
+/// fast memory is.
 double uninterrupted_s(std::span<const double> parts_s);
 
 /// How much longer than in `reference`; 0 where that isn't known.
