@@ -46,14 +46,15 @@ std::string kinds_text(const sim::Program& program, const sim::Cluster& cluster,
 
 /// "ddp,dp=2 on gloo (analytic): exposed communication 31 %, bubble 2 %, host 0 %; twice the bandwidth −14 %, …".
 std::string limits_of(const std::string& cell, const sim::Program& program, const sim::Cluster& cluster,
-                      const sim::Forecast& forecast, const sim::CostModelKind& by, const std::string& of_kinds) {
+                      const sim::Forecast& forecast, const sim::CostModelKind& by, const sim::Scale& scale,
+                      const std::string& of_kinds) {
   constexpr double kWorthNaming = 0.005;
   const sim::StepTime& step = forecast.step;
   const auto percent = [&](double seconds) { return std::round(100 * seconds / step.step_s) + 0.0; };  // no "-0"
   std::string text = fmt::format(
       "  {}: compute {:.0f} %, exposed communication {:.0f} %, bubble {:.0f} %, host {:.0f} %;", cell,
       percent(step.compute_s), percent(step.exposed_communication_s), percent(step.bubble_s), percent(step.host_s));
-  for (const sim::Sensitivity& s : sim::sensitivities(program, forecast.costs, cluster))
+  for (const sim::Sensitivity& s : sim::sensitivities(program, forecast.costs, cluster, scale))
     if (std::abs(s.change_when_doubled) >= kWorthNaming)
       text +=
           fmt::format(" {} {} {:+.0f} %,", s.resource == "latency" || s.resource == "launch" ? "half the" : "twice the",
@@ -156,8 +157,9 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
     round.add_forecast(name, f);
     spreads[name] = f.spreads;
     if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
-    const std::string cell = sim::printable(fmt::format("{} on {} ({})", asked.text, cluster.world, name));
-    limits.push_back(limits_of(cell, program, cluster, f, sim::cost_model_table().at(name),
+    const std::string of_model = options.subject.models.size() > 1 ? asked.model.text() + " by " : "";
+    const std::string cell = sim::printable(fmt::format("{}{} on {} ({})", of_model, asked.text, cluster.world, name));
+    limits.push_back(limits_of(cell, program, cluster, f, sim::cost_model_table().at(name), scale,
                                kinds_text(program, cluster, name, priced, scale)));
     if (epoch)
       epochs.push_back(fmt::format("  {}: {}", cell,

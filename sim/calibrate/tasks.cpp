@@ -28,10 +28,8 @@ constexpr std::int64_t kSmallTransfer = 256 << 10;
 constexpr std::int64_t kOverlapBytes = 1 << 20;
 constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 
-std::uint32_t devices_in(const Cluster& cluster) { return cluster.devices(); }
-
 /// How many ranks find devices for themselves: a core for each of their threads.
-std::uint32_t seats_in(const Job& job) { return devices_in(job.cluster) / job.program.threads; }
+std::uint32_t seats_in(const Job& job) { return job.cluster.devices() / job.program.threads; }
 
 /// Answers nothing and keeps what a forecast asks.
 class Questions final : public CostModel {
@@ -110,7 +108,7 @@ struct TaskList {
     task.program.set_threads(threads);
     std::vector<RankPlace>& place = task.cluster.place;
     while (place.size() < task.ranks())  // more ranks than the job has
-      place.push_back({.device = static_cast<std::uint32_t>(place.size()) * threads % devices_in(task.cluster)});
+      place.push_back({.device = static_cast<std::uint32_t>(place.size()) * threads % task.cluster.devices()});
     task.id = content_id(fmt::format("{}\n{}\n{}", task.world, of, to_text(task.program)));
     const auto [entry, is_new] = known.emplace(task.id, list.size());
     if (is_new) list.push_back(std::move(task));
@@ -248,13 +246,13 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
 
 }  // namespace
 
-std::uint32_t CalibrationTask::busy_devices() const { return in_turns ? 1 : std::min(ranks(), devices_in(cluster)); }
+std::uint32_t CalibrationTask::busy_devices() const { return in_turns ? 1 : std::min(ranks(), cluster.devices()); }
 
 bool CalibrationTask::shares_devices() const {
   std::size_t busy = 0;
   for (const Role& role : program.roles)
     if (role.size() > 0) busy += role.ranks.size();
-  return busy > devices_in(cluster);
+  return busy > cluster.devices();
 }
 
 bool CalibrationTask::has_unexpected() const {

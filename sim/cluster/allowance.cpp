@@ -69,12 +69,15 @@ double left_of(double limit, const std::string& folder, const MemoryFiles& files
 
 const std::vector<std::uint32_t>& core_list() {
   static const std::vector<std::uint32_t> cores = [] {
-    cpu_set_t set;
-    CPU_ZERO(&set);
     std::vector<std::uint32_t> list;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-      for (std::uint32_t core = 0; core < CPU_SETSIZE; ++core)
-        if (CPU_ISSET(core, &set)) list.push_back(core);
+    // The kernel refuses a set that is smaller than its own, whose size it doesn't say.
+    for (std::uint32_t most = CPU_SETSIZE; list.empty() && most <= (1U << 20); most *= 2) {
+      cpu_set_t* set = CPU_ALLOC(most);
+      if (sched_getaffinity(0, CPU_ALLOC_SIZE(most), set) == 0)
+        for (std::uint32_t core = 0; core < most; ++core)
+          if (CPU_ISSET_S(core, CPU_ALLOC_SIZE(most), set)) list.push_back(core);
+      CPU_FREE(set);
+    }
     if (list.empty()) list.push_back(0);
     return list;
   }();

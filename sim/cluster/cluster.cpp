@@ -13,6 +13,7 @@
 
 #include "sim/cluster/allowance.hpp"
 #include "sim/cluster/read.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 #include "sim/text/system_file.hpp"
 
@@ -278,6 +279,14 @@ void read_devices(JsonObject& file, const std::filesystem::path& path, Cluster& 
   if (known.empty()) throw ConfigError("{}: device must not be an empty list", file.where());
 }
 
+/// NCCL's times are those of its innermost link.
+void check_nccl(const JsonObject& file, const Cluster& cluster) {
+  for (const Level& level : cluster.levels)
+    if (level.link.nccl && (cluster.world != "nccl" || &level != &cluster.levels.front()))
+      throw ConfigError("{}: link: nccl is for the innermost level of world nccl; found level '{}' of {}", file.where(),
+                        level.name, cluster.world);
+}
+
 /// The levels must make as many devices as are listed.
 void check_kinds(const JsonObject& file, Cluster& cluster) {
   if (cluster.kinds.empty()) return;
@@ -332,10 +341,7 @@ bool read_levels(JsonObject& file, Cluster& cluster, GivenSize given) {
   for (JsonObject& object : objects) {
     cluster.levels.push_back(read_level(object, cluster.levels.empty(), open_size, cluster.remarks));
     const Level& level = cluster.levels.back();
-    if (level.link.nccl && (cluster.world != "nccl" || cluster.levels.size() > 1))
-      throw ConfigError("{}: link: nccl is for the innermost level of world nccl; found level '{}' of {}",
-                        object.where(), level.name, cluster.world);
-    const std::string& name = cluster.levels.back().name;
+    const std::string& name = level.name;
     if (std::ranges::count(cluster.levels, name, &Level::name) > 1)
       throw ConfigError("{}: two levels are named '{}'", file.where(), name);
     if (name == "node") cluster.node_level = static_cast<std::uint32_t>(cluster.levels.size() - 1);
@@ -415,9 +421,12 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   static_cast<void>(file.text("description", ""));
   static_cast<void>(file.text("source", ""));
   cluster.world = file.text("world");
+  if (world_table().find(cluster.world) == nullptr)
+    throw ConfigError("{}: unknown world '{}'; known: {}", file.where(), cluster.world, world_table().names());
   read_devices(file, path, cluster);
   const GivenSize given{.always = devices, .where_open = open_devices};
   const bool is_open = has_levels ? read_levels(file, cluster, given) : read_nodes(file, cluster, given);
+  check_nccl(file, cluster);
   check_kinds(file, cluster);
   if (is_open && !cluster.device.asynchronous) cluster.host = this_host();
   cluster.is_this_machine = cluster.host.has_value();

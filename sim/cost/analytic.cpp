@@ -129,8 +129,9 @@ class Analytic final : public CostModel {
       const double of_member = l == 0 ? 1 : std::max(1.0, ports / cluster_.devices_in_group(l - 1));
       const double used = std::min(ports, is_striped ? traffic[l].members * of_member : traffic[l].flows);
       const double moved = level.link.shared ? traffic[l].bus_bytes : traffic[l].port_bytes;
-      cost.use.push_back((bytes(moved / ports) / level.link.bandwidth).in_seconds());
-      cost.wire_s = std::max(cost.wire_s, (bytes(moved / used) / level.link.among(traffic[l].units)).in_seconds());
+      const BytesPerSecond among = level.link.among(traffic[l].units);
+      cost.use.push_back((bytes(moved / ports) / std::max(level.link.bandwidth, among)).in_seconds());
+      cost.wire_s = std::max(cost.wire_s, (bytes(moved / used) / among).in_seconds());
     }
     for (double& use : cost.use) use = cost.wire_s > 0 ? use / cost.wire_s : 0;
     return cost;

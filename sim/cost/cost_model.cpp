@@ -166,7 +166,9 @@ Costs costs_of(const Program& program, const CostModel& model, const Cluster& cl
   }
   for (std::size_t work = 0; work < of_work.size(); ++work) {
     const ComputeCost& cost = of_work[work];
-    const double share = cluster.kind(program.works[work].kind).share;
+    const Device& device = cluster.kind(program.works[work].kind);
+    // An accelerator's host isn't shared with it.
+    const double share = device.asynchronous && program.works[work].op.kind->on_host ? 1 : device.share;
     costs.knowledge.push_back(cost.knowledge);
     costs.workspace_bytes.push_back(cost.workspace_bytes);
     costs.jitter.push_back(cost.jitter);

@@ -385,7 +385,12 @@ class Fitted final : public CostModel {
     const std::optional<LinkKey> nearest = nearest_of(link_key(cluster_.world, question).kind, question);
     std::optional<TransferCost> cost =
         nearest ? transfer_cost(profile_, cluster_, *nearest, question.bytes) : std::nullopt;
-    if (!cost || question.kind != InstructionKind::collective || nearest->members == question.members) return cost;
+    if (!cost || question.kind != InstructionKind::collective) return cost;
+    if (nearest->members == question.members) {
+      // Members that share devices take turns, or don't, where it was measured.
+      if (nearest->devices != question.devices) cost->novelty = 1, cost->sd = kOtherKindSd;
+      return cost;
+    }
     const CollectiveAlgorithm& algorithm = collective_algorithm(cluster_.world, question.collective);
     cost->latency_s *=
         algorithm.steps(question.collective, question.members) / algorithm.steps(question.collective, nearest->members);

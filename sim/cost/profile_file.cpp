@@ -25,7 +25,10 @@ constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
 Json number(double value, int digits = 5) {
   return value == 0 ? 0.0 : std::stod(fmt::format("{:.{}g}", value, digits));
 }
-Json deviation(const std::optional<double>& value) { return value ? number(*value, 3) : Json(); }
+/// Equal times may differ by a last bit.
+Json deviation(const std::optional<double>& value) {
+  return value ? number(*value < kShortest_s ? 0 : *value, 3) : Json();
+}
 
 Json with(Json row, const Statistic& statistic) {
   row["count"] = statistic.count;
@@ -162,7 +165,8 @@ class ProfileFile {
                                     {"difference", number(spread.difference)},
                                     {"hiccup_variance", number(spread.hiccup_variance)}};
     for (const auto& [world, found] : profile.interruptions_)
-      file["interruptions"][world] = {{"played_s", found.played_s}, {"lost_s", found.lost_s}};
+      file["interruptions"][world] = {{"played_s", found.played_s},
+                                      {"lost_s", std::min(found.lost_s, kMostLost * found.played_s)}};
     for (const auto& [world, late] : profile.late_transfers_)
       file["late_transfers"][world] = {{"count", late.count}, {"lost_s", number(late.lost_s)}};
     for (const auto& [task, seconds] : profile.rounds_)
@@ -274,11 +278,13 @@ class ProfileFile {
       row.finish();
     }
     JsonObject rounds = object_or_none(file, "rounds");
-    for (const std::string& task : rounds.keys())
+    for (const std::string& task : rounds.keys()) {
       for (const double seconds : profile.rounds_[task] = rounds.numbers(task))
         if (!(seconds >= kShortest_s && seconds <= kLongest_s))
           throw ConfigError("{}: '{}' must be from {} to {} s, found {}", rounds.where(), task, kShortest_s, kLongest_s,
                             seconds);
+      if (profile.rounds_[task].empty()) throw ConfigError("{}: '{}' must have a round at least", rounds.where(), task);
+    }
     JsonObject processes = object_or_none(file, "process_bytes");
     for (const std::string& world : processes.keys())
       for (const double bytes : profile.process_bytes_[world] = processes.numbers(world))

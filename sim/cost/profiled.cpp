@@ -37,7 +37,10 @@ class Profiled final : public CostModel {
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
     std::optional<TransferCost> cost;
     if (origin_.has_links) cost = transfer_cost(profile_, cluster_, link_key(cluster_.world, question), question.bytes);
-    return cost ? *cost : others().transfer(question);
+    if (cost) return *cost;
+    TransferCost of_others = others().transfer(question);
+    if (of_others.source == Source::profile) of_others.source = Source::broader;
+    return of_others;
   }
 
   [[nodiscard]] double launch_s(std::uint32_t /*kind*/) const override { return profile_.launch_s(); }

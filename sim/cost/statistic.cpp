@@ -169,6 +169,10 @@ std::optional<AlphaBeta> LinkTimes::line() const {
 }
 
 double student_t(double z, double degrees) {
+  if (degrees < 3) {  // where the expansion is too small: exact for one degree and for two
+    const double p = std::erf(z / std::numbers::sqrt2);  // of lying within ± z
+    return degrees < 2 ? std::tan(std::numbers::pi / 2 * p) : p * std::sqrt(2 / (1 - p * p));
+  }
   const double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
   return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees) +
          (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * degrees * degrees * degrees);

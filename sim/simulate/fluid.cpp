@@ -19,7 +19,7 @@ Fluid::Activity Fluid::begin(double seconds, std::span<const Demand> demands, st
   const Activity activity = free_.back();
   free_.pop_back();
   Running& running = running_[activity];
-  running.remaining_s = seconds, running.speed = running.share = 1;
+  running.remaining_s = seconds, running.speed = running.share = 1, running.is_over = false;
   running.demands.assign(demands.begin(), demands.end());
   running.at_end = std::move(at_end);
   active_.push_back(activity);
@@ -31,6 +31,7 @@ Fluid::Activity Fluid::begin(double seconds, std::span<const Demand> demands, st
 }
 
 void Fluid::demand(Activity activity, const Demand& demand) {
+  if (running_[activity].is_over) return;
   running_[activity].demands.push_back(demand);
   if (!add(demand) || !nobody_waits_) rates_hold_ = false;
 }
@@ -60,8 +61,10 @@ bool Fluid::advance() {
     return over;
   });
   if (!nobody_waits_) rates_hold_ = false;
-  for (const Activity activity : ended_)
+  for (const Activity activity : ended_) {
     for (const Demand& demand : running_[activity].demands) remove(demand);
+    running_[activity].is_over = true;
+  }
   for (const Activity activity : ended_) {
     const std::function<void()> at_end = std::move(running_[activity].at_end);
     free_.push_back(activity);

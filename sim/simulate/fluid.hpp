@@ -43,7 +43,7 @@ class Fluid {
   Activity begin(double seconds, std::initializer_list<Demand> demands, std::function<void()> at_end) {
     return begin(seconds, std::span(demands.begin(), demands.size()), std::move(at_end));
   }
-  /// Adds a demand, from now on.
+  /// Adds a demand, from now on; of one that ends at this moment none.
   void demand(Activity activity, const Demand& demand);
   /// Progress per second at rate 1: less than 1 where something that isn't a resource slows it down.
   void set_speed(Activity activity, double speed);
@@ -59,6 +59,7 @@ class Fluid {
     double remaining_s = 0, speed = 1;
     double share = 1;  // rate without the speed
     bool fixed = false;
+    bool is_over = false;  // its demands are removed
     std::vector<Demand> demands;
     std::function<void()> at_end;
 

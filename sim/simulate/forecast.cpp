@@ -26,12 +26,12 @@ std::vector<double> compute_by_work(const Program& program, const Costs& costs) 
 }
 
 /// The step with every transfer `z` standard deviations of its uncertainty from its cost.
-double step_with(const Program& program, Costs costs, const Cluster& cluster, double z) {
+double step_with(const PlacedProgram& placed, Costs costs, double z) {
   for (TransferCost& transfer : costs.transfers) {
     const double factor = std::exp(z * transfer.sd);
     transfer.latency_s *= factor, transfer.wire_s *= factor;
   }
-  return simulate(program, costs, cluster).step_s;
+  return simulate(placed, costs).step_s;
 }
 
 /// The share of the transfers' time that is novel; 0 without transfers.
@@ -107,11 +107,11 @@ void add_knowledge(const Program& program, const Cluster& cluster, Forecast& for
   const Costs& costs = forecast.costs;
   forecast.novelty += exposed * novelty_of_transfers(costs);
   if (std::ranges::any_of(costs.transfers, [](const TransferCost& cost) { return cost.sd > 0; })) {
-    const double as_forecast_s = step_with(program, costs, cluster, 0);
-    below += std::pow(std::log(as_forecast_s / step_with(program, costs, cluster, -kNormal90)), 2);
-    above += std::pow(std::log(step_with(program, costs, cluster, kNormal90) / as_forecast_s), 2);
-    forecast.spreads.push_back(
-        {.kind = "transfers", .sd = std::log(step_with(program, costs, cluster, 1) / as_forecast_s)});
+    const PlacedProgram placed(program, cluster);
+    const double as_forecast_s = step_with(placed, costs, 0);
+    below += std::pow(std::log(as_forecast_s / step_with(placed, costs, -kNormal90)), 2);
+    above += std::pow(std::log(step_with(placed, costs, kNormal90) / as_forecast_s), 2);
+    forecast.spreads.push_back({.kind = "transfers", .sd = std::log(step_with(placed, costs, 1) / as_forecast_s)});
   }
   below += std::pow(kNormal90 * costs.common_sd, 2);
   above += std::pow(kNormal90 * costs.common_sd, 2);

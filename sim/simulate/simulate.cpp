@@ -19,8 +19,10 @@ Timeline simulate_step(const PlacedProgram& placed, const Costs& costs, const Fa
 }  // namespace
 
 Timeline simulate(const Program& program, const Costs& costs, const Cluster& cluster) {
-  return simulate_step(PlacedProgram(program, cluster), costs);
+  return simulate(PlacedProgram(program, cluster), costs);
 }
+
+Timeline simulate(const PlacedProgram& placed, const Costs& costs) { return simulate_step(placed, costs); }
 
 StepTime expected_step(const Program& program, const Costs& costs, const Cluster& cluster) {
   constexpr std::size_t kMostSteps = 128;

@@ -11,6 +11,7 @@
 #include "sim/cluster/cluster.hpp"
 #include "sim/cost/cost_model.hpp"
 #include "sim/simulate/durations.hpp"
+#include "sim/simulate/placed_program.hpp"
 #include "sim/simulate/timeline.hpp"
 
 namespace sim {
@@ -18,6 +19,8 @@ namespace sim {
 /// Every op and transfer takes its mean time. Throws ConfigError when the program doesn't fit the cluster. The result
 /// has passed `check`.
 Timeline simulate(const Program& program, const Costs& costs, const Cluster& cluster);
+/// The same where several costs are tried: of many ranks, placing them takes longer than a step.
+Timeline simulate(const PlacedProgram& placed, const Costs& costs);
 
 /// The mean step when every op and transfer takes a random time with its cost as mean and its cost's jitter: ranks wait
 /// for the slowest of them, so the mean of the steps is longer than the step of the means (the straggler effect).

@@ -23,12 +23,13 @@ constexpr std::array<Resource, 5> kResources{{{"flops", &Scale::flops, 2},
                                               {"latency", &Scale::latency, 0.5},
                                               {"launch", &Scale::launch, 0.5}}};
 
-/// How much longer a work takes: the roofline's time on the scaled device over that on the device itself.
-double compute_factor(const Work& work, const Device& device, const Scale& scale) {
+/// How much longer a work takes: the roofline's time on the device that is scaled once more over that on the device as it
+/// was scaled before.
+double compute_factor(const Work& work, const Device& device, const Scale& scale, const Scale& before) {
   double now = 0, then = 0;
   for (const KernelTime& kernel : kernels_of(work, device)) {
-    now += kernel.seconds();
-    then += kernel.seconds(scale.flops, scale.memory_bandwidth);
+    now += kernel.seconds(before.flops, before.memory_bandwidth);
+    then += kernel.seconds(scale.flops * before.flops, scale.memory_bandwidth * before.memory_bandwidth);
   }
   return now > 0 ? then / now : 1;
 }
@@ -51,10 +52,11 @@ Scale parse_scale(std::string_view given) {
   return scale;
 }
 
-Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster, const Scale& scale) {
+Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster, const Scale& scale,
+             const Scale& before) {
   Costs result = costs;
   for (std::size_t work = 0; work < program.works.size(); ++work) {
-    const double factor = compute_factor(program.works[work], cluster.kind(program.works[work].kind), scale);
+    const double factor = compute_factor(program.works[work], cluster.kind(program.works[work].kind), scale, before);
     for (std::size_t level = 0; level < costs.busy_levels; ++level)
       result.work_s[work * costs.busy_levels + level] *= factor;
   }
@@ -72,15 +74,16 @@ Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster,
   return result;
 }
 
-std::vector<Sensitivity> sensitivities(const Program& program, const Costs& costs, const Cluster& cluster) {
-  const double base_s = step_time(program, simulate(program, costs, cluster)).step_s;
+std::vector<Sensitivity> sensitivities(const Program& program, const Costs& costs, const Cluster& cluster,
+                                       const Scale& scale) {
+  const PlacedProgram placed(program, cluster);
+  const double base_s = step_time(program, simulate(placed, costs)).step_s;
   std::vector<Sensitivity> result;
   for (const Resource& resource : kResources) {
-    Scale scale;
-    scale.*resource.factor = resource.twice_as_good;
-    const Timeline better = simulate(program, scaled(costs, program, cluster, scale), cluster);
-    const double step_s = step_time(program, better).step_s;
-    result.push_back({std::string(resource.name), step_s / base_s - 1});
+    Scale once_more;
+    once_more.*resource.factor = resource.twice_as_good;
+    const Timeline better = simulate(placed, scaled(costs, program, cluster, once_more, scale));
+    result.push_back({std::string(resource.name), step_time(program, better).step_s / base_s - 1});
   }
   std::ranges::stable_sort(result, std::greater<>(),
                            [](const Sensitivity& s) { return std::abs(s.change_when_doubled); });

@@ -34,14 +34,17 @@ struct Scale {
 /// "bandwidth=2,latency=0.5,flops=4". ConfigError for other keys and for factors outside 1e-6…1e6.
 Scale parse_scale(std::string_view text);
 
-Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster, const Scale& scale);
+/// `before`: what the costs have been scaled by already.
+Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster, const Scale& scale,
+             const Scale& before = {});
 
 struct Sensitivity {
   std::string resource;            // "flops", …: the keys of Scale
   double change_when_doubled = 0;  // of the step time, when the resource is twice as good: −0.14
 };
-/// Every resource by itself; the largest effect first.
-std::vector<Sensitivity> sensitivities(const Program& program, const Costs& costs, const Cluster& cluster);
+/// Every resource by itself; the largest effect first. `scale`: what the costs have been scaled by.
+std::vector<Sensitivity> sensitivities(const Program& program, const Costs& costs, const Cluster& cluster,
+                                       const Scale& scale = {});
 
 /// Of a cluster with devices of several kinds: what their difference costs a step.
 struct KindLimit {

@@ -231,7 +231,7 @@ TEST(Nccl, IsReadFromClusterFiles) {
       refused(with_nccl(R"({"base_us": 1, "hop_us": {"simple": 1}, "ring_GBps": 9})", R"("nccl_algo": "nvls", )")),
       "mine.json: nccl_algo=nvls is for one node whose link has nccl.nvls");
   EXPECT_EQ(refused(replaced(with_nccl(given), R"("nccl", "device)", R"("local", "device)")),
-            "mine.json: levels[0]: link: nccl is for the innermost level of world nccl; found level 'node' of local");
+            "mine.json: link: nccl is for the innermost level of world nccl; found level 'node' of local");
 }
 
 }  // namespace

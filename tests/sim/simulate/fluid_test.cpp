@@ -86,6 +86,17 @@ TEST(Fluid, DemandsAndSpeedsMayChange) {
   EXPECT_EQ(r.run(), (std::map<char, double>{{'t', 4}, {'u', 6}}));
 }
 
+TEST(Fluid, WhatEndsNowDemandsNothingAnyMore) {
+  Recorder r;
+  const Fluid::Resource core = r.fluid.add_resource();
+  Fluid::Activity mover = 0;
+  r.fluid.begin(1, {}, [&] { r.fluid.demand(mover, {core, 1}); });  // at the moment when the mover ends, too
+  mover = r.fluid.begin(1, {}, [] {});
+  r.fluid.advance();
+  const Fluid::Activity user = r.fluid.begin(1, {{core}}, [] {});
+  EXPECT_DOUBLE_EQ(r.fluid.rate(user), 1);
+}
+
 TEST(Fluid, AnEndMayBeginOthers) {
   Fluid fluid;
   const Fluid::Resource core = fluid.add_resource();

@@ -139,6 +139,25 @@ TEST(Forecast, TransfersThatWerentMeasuredAreInTheInterval) {
   EXPECT_TRUE(text.ends_with("; not in the profile: all_reduce among 2 (data sheet)")) << text;
 }
 
+// What was measured of other numbers of ranks, or of ranks with devices of their own, is a guess of these, and said to be.
+TEST(Forecast, TransfersOfOtherRanksAreGuesses) {
+  Known known;
+  const Model model = load_model("toy_mlp");
+  const Program program = lower(model, parse_strategy("ddp_blocking,dp=4", model));
+  for (const Work& work : program.works) known.profile.add_op("gloo", work_key(work), 1, std::vector{1e-3, 3e-3});
+  const Cluster four = plain_cluster(4);
+  const Forecast f = forecast(program, four, *make_cost_model("profiled", four, &known.profile));
+  EXPECT_EQ(f.guesses, (std::vector<std::string>{"all_reduce among 4 (other transfers)"}));
+  EXPECT_GT(f.novelty, 0);
+  const auto fitted = make_cost_model("fitted", known.cluster, &known.profile);
+  TransferQuestion question{
+      .kind = InstructionKind::collective, .collective = CollectiveKind::all_reduce, .bytes = 1 << 30, .members = 2};
+  EXPECT_EQ(fitted->transfer(question).novelty, 0);
+  question.devices = "0 0";  // both on one
+  EXPECT_EQ(fitted->transfer(question).novelty, 1);
+  EXPECT_GT(fitted->transfer(question).sd, 0);
+}
+
 // What all costs are wrong by together, the step is: by a machine that may be another one, or that drifts between rounds.
 TEST(Forecast, CommonErrorsAreInTheInterval) {
   Known known;

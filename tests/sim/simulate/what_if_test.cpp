@@ -91,6 +91,17 @@ TEST(WhatIf, SensitivityNamesTheBottleneck) {
   }
 }
 
+// What was bound by arithmetic no longer is on a device with a thousand times as much of it.
+TEST(WhatIf, SensitivitiesAreOfTheScaledMachine) {
+  const Case given("vgg11,image=32,global_batch=2", "single");
+  const Scale scale{.flops = 1000};
+  for (const Sensitivity& s :
+       sensitivities(given.program, scaled(given.costs, given.program, given.cluster, scale), given.cluster, scale)) {
+    if (s.resource == "flops") EXPECT_GT(s.change_when_doubled, -0.01);
+    if (s.resource == "memory_bandwidth") EXPECT_LT(s.change_when_doubled, -0.4);
+  }
+}
+
 TEST(WithNetwork, LimitsTheLinksAndNamesTheWorld) {
   const Cluster bare = load_cluster("cpu_gloo", 2, 2), slow = with_network(bare, "100mbit");
   EXPECT_EQ(slow.world, "gloo@100mbit");
