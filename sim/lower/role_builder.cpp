@@ -87,12 +87,14 @@ Draft RoleBuilder::build() {
 }
 
 /// Both stages of a tied parameter add the other's gradient to theirs: a + b is b + a in every bit, so that both update
-/// alike (Megatron-LM, core/distributed/finalize_model_grads.py, _allreduce_embedding_grads).
+/// alike (Megatron-LM, core/distributed/finalize_model_grads.py, _allreduce_embedding_grads). Its gradient is the last to
+/// be there.
 void RoleBuilder::add_tied_gradients() {
   std::uint32_t tag = free_tag_;
   for (const auto& [name, stages] : plan_.ties) {
     const std::uint32_t own_tag = tag++;
     if (role_.stage != stages.first && role_.stage != stages.second) continue;
+    std::ranges::stable_partition(draft_.arrival, [&](std::uint32_t p) { return p != parameter_of_.at(name); });
     const std::uint32_t other = role_.stage == stages.first ? stages.second : stages.first;
     const std::uint32_t label = tables_.names.add(name);
     const DraftParameter& parameter = draft_.parameters[parameter_of_.at(name)];

@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <string_view>
 
 #include "sim/error.hpp"
 #include "sim/model/model_file.hpp"
@@ -169,6 +171,18 @@ void read_constants(JsonObject table, Model& model) {
   }
 }
 
+/// Tensors of a Program are told apart by their names, and are words of its text.
+void check_names(const std::string& where, const Model& model) {
+  std::set<std::string_view> taken{"input", "target", "loss"};
+  const auto check = [&](const std::string& name, const char* what) {
+    if (name.empty() || name.find_first_of(" \t\n\"'") != std::string::npos)
+      throw ConfigError("{}: '{}' is no name of {} (no spaces or quotes, not empty)", where, name, what);
+    if (!taken.insert(name).second) throw ConfigError("{}: the name '{}' of {} is taken", where, name, what);
+  };
+  for (const Given& given : model.given) check(given.name, given.per_sample ? "an input" : "a constant");
+  for (const auto& [name, parameter] : model.parameters) check(name, "a parameter");
+}
+
 /// "0+64B,0+128B": of forward and backward.
 std::string amounts_text(JsonObject& object, std::string_view key, std::string_view separator) {
   constexpr std::array<std::string_view, 4> kOfUnits{"", "B", "T", "BT"}, kOfPairs{"", "B", "BB", ""};
@@ -258,6 +272,7 @@ Bodies read_imported(JsonObject& file, Model& model) {
   read_target(file.object("target"), model);
   read_parameters(file.object("parameters"), model);
   read_constants(file.object("constants"), model);
+  check_names(file.where(), model);
   return bodies_from(file.object("bodies"));
 }
 

@@ -130,7 +130,7 @@ std::int64_t foreach_temporaries(const Program& program, const Role& role) {
       for (const TensorSpec& parameter : op.inputs)
         bytes += op.kind->foreach_copies(op) * static_cast<double>(parameter.bytes());
     }
-  return static_cast<std::int64_t>(bytes);
+  return static_cast<std::int64_t>(bytes / static_cast<double>(program.steps));  // a body's, of which one
 }
 
 std::size_t communicators_of(const Program& program, const Role& role) {

@@ -1,5 +1,7 @@
 #include "sim/program/traffic.hpp"
 
+#include <cmath>
+
 namespace sim {
 namespace {
 
@@ -43,7 +45,8 @@ Traffic traffic_of(const Program& program) {
   Traffic most;
   for (const Role& role : program.roles)
     if (const Traffic traffic = traffic_of(program, role); traffic.sent_bytes > most.sent_bytes) most = traffic;
-  return most;
+  const auto steps = static_cast<double>(program.steps_in_list());
+  return {most.sent_bytes / steps, static_cast<std::uint32_t>(std::lround(most.transfers / steps))};
 }
 
 }  // namespace sim

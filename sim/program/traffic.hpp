@@ -1,4 +1,4 @@
-// What moves between ranks in a step, whatever algorithm moves it.
+// What moves between ranks, whatever algorithm moves it.
 //
 //   const Traffic traffic = traffic_of(program);
 //   fmt::print("{} bytes in {} transfers", traffic.sent_bytes, traffic.transfers);    // of the rank that sends most
@@ -17,7 +17,7 @@ struct Traffic {
   std::uint32_t transfers = 0;  // sends and collectives that it begins
 };
 Traffic traffic_of(const Program& program, const Role& role);
-/// Of the role that sends most.
+/// Of the role that sends most, in a training step: where a list has several, their mean.
 Traffic traffic_of(const Program& program);
 
 }  // namespace sim

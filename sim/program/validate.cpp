@@ -37,25 +37,48 @@ void check_ranks(const Program& program) {
     }
 }
 
+/// Bit i: what lies so is another piece at each coordinate of axis i. Of what is cut by rows all have room for as many.
+std::uint32_t cutting_axes(const std::vector<Placement>& on) {
+  std::uint32_t axes = 0;
+  for (std::size_t axis = 0; axis < on.size(); ++axis)
+    if (on[axis].kind != Placement::Kind::replicate && !on[axis].by_rows) axes |= 1U << axis;
+  return axes;
+}
+
+/// One of the role's ranks for each place along these axes: of thousands of replicas all have the same.
+std::vector<std::uint32_t> ranks_apart(const Role& role, const Mesh& mesh, std::uint32_t axes) {
+  std::set<std::vector<std::uint32_t>> seen;
+  std::vector<std::uint32_t> ranks;
+  for (const std::uint32_t rank : role.ranks) {
+    std::vector<std::uint32_t> place;
+    for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis)
+      if ((axes >> axis & 1U) != 0) place.push_back(mesh.coordinate(rank, axis));
+    if (seen.insert(std::move(place)).second) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 /// A unit's tensor is flat, and large enough for what the ranks have of its parameters.
 void check_unit(const Program& program, const Role& role, const Tensor& tensor) {
   if (tensor.unit >= role.units.size())
     throw ConfigError("program: '{}' has unit {} of {}", tensor.name, tensor.unit, role.units.size());
   const ParameterUnit& unit = role.units[tensor.unit];
-  for (const std::uint32_t rank : role.ranks) {
+  std::uint32_t axes = 0;
+  for (const ParameterUnit::Part& part : unit.parts) {
+    if (part.whole.dtype != tensor.spec.dtype && !is_half(tensor.spec.dtype))
+      throw ConfigError("program: '{}' of unit '{}' is {}, but '{}' is {}", part.name, unit.name,
+                        to_string(part.whole.dtype), tensor.name, to_string(tensor.spec.dtype));
+    if (!part.on.empty() && part.on.size() != program.mesh.axes.size())
+      throw ConfigError("program: {} has {} placements on a mesh of {} axes", part.name, part.on.size(),
+                        program.mesh.axes.size());
+    if (std::ranges::count_if(part.on, &Placement::by_rows) > 1)
+      throw ConfigError("program: '{}' of unit '{}' is cut by rows along two axes: {}", part.name, unit.name,
+                        placements_text(part.on));
+    axes |= cutting_axes(part.on);
+  }
+  for (const std::uint32_t rank : ranks_apart(role, program.mesh, axes)) {
     std::int64_t elements = 0;
-    for (const ParameterUnit::Part& part : unit.parts) {
-      if (part.whole.dtype != tensor.spec.dtype && !is_half(tensor.spec.dtype))
-        throw ConfigError("program: '{}' of unit '{}' is {}, but '{}' is {}", part.name, unit.name,
-                          to_string(part.whole.dtype), tensor.name, to_string(tensor.spec.dtype));
-      if (!part.on.empty() && part.on.size() != program.mesh.axes.size())
-        throw ConfigError("program: {} has {} placements on a mesh of {} axes", part.name, part.on.size(),
-                          program.mesh.axes.size());
-      if (std::ranges::count_if(part.on, &Placement::by_rows) > 1)
-        throw ConfigError("program: '{}' of unit '{}' is cut by rows along two axes: {}", part.name, unit.name,
-                          placements_text(part.on));
-      elements += program.elements_of(part, rank);
-    }
+    for (const ParameterUnit::Part& part : unit.parts) elements += program.elements_of(part, rank);
     const Shape& whole = tensor.on.empty() ? tensor.spec.shape : tensor.whole;
     if (whole.size() != 1 || whole[0] < elements)
       throw ConfigError("program: '{}' of rank {} is [{}], but its unit '{}' has {} elements", tensor.name, rank,
@@ -92,7 +115,7 @@ void check_pieces(const Program& program) {
       if (std::ranges::any_of(tensor.on, &Placement::by_rows))
         throw ConfigError("program: '{}' is {}; only parameters of units are cut by rows", tensor.name,
                           placements_text(tensor.on));
-      for (const std::uint32_t rank : role.ranks) {
+      for (const std::uint32_t rank : ranks_apart(role, program.mesh, cutting_axes(tensor.on))) {
         const auto ranges = piece(tensor.whole, tensor.on, program.mesh, rank);
         const bool fits = ranges && ranges->size() == tensor.spec.shape.size() &&
                           std::ranges::equal(*ranges, tensor.spec.shape, {}, &Range::size);

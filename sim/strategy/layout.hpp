@@ -30,10 +30,12 @@ struct ParameterCut {
   /// ZeRO 3: the weights are cut, too, and gathered when they're used; but parameters of at most so many elements.
   bool weights = false;
   std::int64_t whole_up_to = 0;
-  bool reshard = true;           // what a forward has gathered is freed before the backward
-  std::uint32_t prefetch = 1;    // how many units are gathered ahead
-  double prefetch_elements = 0;  // and at most so many elements (0: of any size)
-  bool after_backward = false;   // not as soon as a unit's gradients are there
+  bool reshard = true;                 // what a forward has gathered is freed before the backward
+  bool reshard_after_backward = true;  // else it's kept for further microbatches
+  double reuse_elements = 0;           // nothing is freed that is used again before so many others
+  std::uint32_t prefetch = 1;          // how many units are gathered ahead
+  double prefetch_elements = 0;        // and at most so many elements (0: of any size)
+  bool after_backward = false;         // not as soon as a unit's gradients are there
   /// A model of half precision: what matrix ops multiply travels in it, and is kept in f32 by who updates it; and their
   /// gradients travel in it.
   bool half_parameters = false, half_sums = false;

@@ -6,6 +6,7 @@
 #include "sim/model/model_file.hpp"
 #include "sim/strategy/layout.hpp"
 #include "sim/strategy/option/option.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
 #include "sim/text/spec.hpp"
 
 namespace sim {
@@ -40,6 +41,11 @@ void check_keys(const SpecText& text, const StrategyKind& kind) {
 }
 
 }  // namespace
+
+std::string_view StrategyKind::word_otherwise(std::string_view key, std::string_view usual) const {
+  const auto found = std::ranges::find(keys, key, &Key::option);
+  return found == keys.end() || found->word.empty() ? usual : found->word;
+}
 
 double StrategyKind::otherwise(std::string_view key, double usual) const {
   const auto found = std::ranges::find(keys, key, &Key::option);
@@ -90,11 +96,15 @@ Model with_global_batch(const Model& model, std::string_view strategy) {
   if (model.device_batch == 0) return model;
   const SpecText text(strategy, "strategy");
   std::int64_t replicas = 1;
-  for (const std::string_view key : {"dp", "replicas", "shard", "nodes", "local"})
-    replicas *= text.integer(key, static_cast<std::int64_t>(kind_named(text.head()).otherwise(key, 1)), 1, 1 << 20);
+  const bool is_hybrid = text.has("replicas") || text.has("shard");  // then the other one is 2 unless given
+  for (const std::string_view key : {"dp", "replicas", "shard", "nodes", "local"}) {
+    const double usual = is_hybrid && (key == "replicas" || key == "shard") ? 2 : 1;
+    replicas *= text.integer(key, static_cast<std::int64_t>(kind_named(text.head()).otherwise(key, usual)), 1, 1 << 20);
+    replicas = std::min<std::int64_t>(replicas, 1 << 20);
+  }
   Model whole = model;
   whole.device_batch = 0;
-  whole.global_batch = model.device_batch * std::min<std::int64_t>(replicas, 1 << 20);
+  whole.global_batch = model.device_batch * replicas;
   if (whole.global_batch > kLargestGlobalBatch)
     throw ConfigError("strategy '{}': device_batch={} of model '{}' makes global_batch={}; at most {}", strategy,
                       model.device_batch, model.name, whole.global_batch, kLargestGlobalBatch);
@@ -130,6 +140,21 @@ std::string remark_on_frozen(const Strategy& strategy, const Model& model) {
       strategy.text(), 100 * frozen / all);
 }
 
+/// A zero bubble needs backwards in two: what else waits for, and what can wait.
+std::string remark_on_backwards(const Strategy& strategy, const Model& model) {
+  if (!schedule_table().at(strategy.schedule).splits) return "";
+  const auto is_whole = [](const Node& node) {
+    return node.body != nullptr && !node.body->products.empty() && !node.body->parameters.empty();
+  };
+  const auto whole = std::ranges::count_if(model.nodes, is_whole);
+  if (whole == 0) return "";
+  return fmt::format(
+      "{}: {} ops of '{}' that multiply by parameters are played as they were imported, with backwards in one piece, "
+      "of "
+      "which nothing fills bubbles; PyTorch splits any stage's backward",
+      strategy.text(), whole, model.name);
+}
+
 }  // namespace
 
 std::string remark_on(const Strategy& strategy, const Model& model) {
@@ -144,7 +169,10 @@ std::string remark_on(const Strategy& strategy, const Model& model) {
         "{}: {} steps are played from one barrier to the next; a step's time is the period, of all but "
         "the first",
         strategy.text(), strategy.bodies);
-  if (strategy.idle == 0) return remark_on_frozen(strategy, model);
+  if (strategy.idle == 0) {
+    const std::string on_backwards = remark_on_backwards(strategy, model);
+    return on_backwards.empty() ? remark_on_frozen(strategy, model) : on_backwards;
+  }
   return fmt::format("{}: the {} samples are {} parts (torch.chunk); {} of {} devices have none", strategy.text(),
                      model.global_batch, strategy.dp, strategy.idle, strategy.dp + strategy.idle);
 }

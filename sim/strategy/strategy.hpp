@@ -59,6 +59,7 @@ struct Strategy {
   std::uint32_t prefetch = 1;    // units that are gathered ahead
   double prefetch_elements = 0;  // at most; 0: any number
   double persistence = 0;        // parameters of at most so many elements aren't cut (stage 3)
+  double reuse_elements = 0;     // weights stay that are used again before so many others (stage 3)
   bool reshard = true;           // what a forward has gathered isn't kept for the backward
   bool sums_each_microbatch = false;  // else after the last one's backward
   bool scatters = true;               // sums go to whom they concern; else to all
@@ -86,13 +87,16 @@ struct StrategyKind {
   std::string_view name;
   std::string_view description;  // one line
   std::string_view example;  // a small text that works for models of even batch (tp: for chains): what benches execute
-  /// A key that its text may set (a row of strategy_option_table), and what a number is where the text doesn't say, if not
-  /// the usual. A degree (dp, pp) must be at least that: with less it would be another strategy.
+  /// A key that its text may set (a row of strategy_option_table), and what a number, or a word, is where the text doesn't
+  /// say, if not the usual. A degree (dp, pp) must be at least that: with less it would be another strategy.
   struct Key {
     std::string_view option;
     std::optional<double> otherwise;
+    std::string_view word;
     // Implicit, so that a key is written as its name. NOLINTNEXTLINE
     Key(const char* name, std::optional<double> value = {}) : option(name), otherwise(value) {}
+    template <std::size_t length>
+    Key(const char* name, const char (&value)[length]) : option(name), word(value) {}
   };
   std::vector<Key> keys;
   bool needs_equal_parts = true;    // dp must divide the batch
@@ -110,6 +114,8 @@ struct StrategyKind {
   }
   /// What a number is where the text doesn't say: `usual` unless this kind has another.
   [[nodiscard]] double otherwise(std::string_view key, double usual) const;
+  /// The same of a word.
+  [[nodiscard]] std::string_view word_otherwise(std::string_view key, std::string_view usual) const;
   [[nodiscard]] std::vector<std::string_view> key_names() const;
   /// Its replicas are groups that share out their states: `replicas` and `shard` instead of `dp`, whatever else it takes.
   [[nodiscard]] bool is_hybrid() const { return takes("shard") && !takes("dp"); }

@@ -30,9 +30,11 @@ std::vector<StrategyKind::Key> zero_keys(int stage, std::vector<StrategyKind::Ke
     keys.insert(keys.begin(), {{"replicas", 2}, {"shard", 2}});
   else
     keys.insert(keys.begin(), {"dp", 2});
-  if (stage < 3) keys.emplace_back("wire");
-  for (const char* key : {"units", "overlap", "broadcast_buffers", "param_dtype", "reduce_dtype"})
+  const auto add = [&](const char* key) {
     if (std::ranges::find(more, key, &StrategyKind::Key::option) == more.end()) keys.emplace_back(key);
+  };
+  if (stage < 3) add("wire");
+  for (const char* key : {"units", "overlap", "broadcast_buffers", "param_dtype", "reduce_dtype"}) add(key);
   keys.insert(keys.end(), more.begin(), more.end());
   return keys;
 }
@@ -232,7 +234,7 @@ const Table<StrategyKind>& strategy_table() {
             "DeepSpeed's stage 1 as Lightning sets it: gradients are all-reduced after the backward, each rank updates "
             "its part, and weights are all-gathered",
         .example = "deepspeed_stage_1,dp=2",
-        .keys = zero_keys(1, {{"units", 2e8}, {"param_dtype", 1}}),
+        .keys = zero_keys(1, {{"units", "2e8"}, {"wire", "all"}, {"param_dtype", "half"}}),
         .is_proposed = false,
         .not_tried = "ZeRO as DeepSpeed sets it: see zero1 to zero3",
         .axes = kGrid,
@@ -240,17 +242,21 @@ const Table<StrategyKind>& strategy_table() {
        {.name = "deepspeed_stage_2",
         .description = "the same, but buckets are all-reduced as they are full, and each rank keeps its part only",
         .example = "deepspeed_stage_2,dp=2",
-        .keys = zero_keys(2, {{"units", 2e8}, {"param_dtype", 1}}),
+        .keys = zero_keys(2, {{"units", "2e8"}, {"wire", "all"}, {"param_dtype", "half"}}),
         .is_proposed = false,
         .not_tried = "ZeRO as DeepSpeed sets it: see zero1 to zero3",
         .axes = kGrid,
         .parameters = ddp_cycle},
        {.name = "deepspeed_stage_3",
         .description = "DeepSpeed's stage 3 as Lightning sets it: zero3 by layer, but small parameters stay whole, and "
-                       "weights are "
-                       "kept for the backward",
+                       "weights that are used again soon are kept",
         .example = "deepspeed_stage_3,dp=2",
-        .keys = zero_keys(3, {"prefetch_elements", "persistence", "reshard", {"param_dtype", 1}}),
+        .keys = zero_keys(3, {{"units", "layer"},
+                              "prefetch_elements",
+                              "persistence",
+                              "reuse_elements",
+                              "reshard",
+                              {"param_dtype", "half"}}),
         .is_proposed = false,
         .not_tried = "ZeRO as DeepSpeed sets it: see zero1 to zero3",
         .axes = kGrid,

@@ -60,6 +60,8 @@ std::optional<ParameterCut> parameter_cut(const Model& model, const Strategy& st
                    .weights = strategy.zero == 3,
                    .whole_up_to = static_cast<std::int64_t>(strategy.persistence),
                    .reshard = strategy.reshard,
+                   .reshard_after_backward = strategy.pp == 1 || strategy.reshard,
+                   .reuse_elements = strategy.reuse_elements,
                    .prefetch = strategy.prefetch,
                    .prefetch_elements = strategy.prefetch_elements,
                    .after_backward = strategy.zero == 1 && !strategy.overlap,

@@ -306,6 +306,8 @@ void execute_with_many(Session& session) {
                                "mesh,dp=2,pp=2,microbatches=2,schedule=zbv,zero=1",
                                "mesh,dp=2,pp=2,microbatches=2,schedule=zb_h1,zero=3",
                                "mesh,pp=2,tp=2,microbatches=4,schedule=interleaved",
+                               "mesh,dp=2,pp=2,microbatches=2,schedule=interleaved,accumulate=every",
+                               "mesh,dp=2,pp=2,microbatches=4,schedule=zb_h1,accumulate=every",
                                "data_parallel,dp=4",
                                "data_parallel,dp=3",
                                "heat,dp=4",

@@ -24,7 +24,8 @@
 //                                           14 copy w8 node=bucket0 : bucket0.1 -> grad.fc.weight
 //
 // With microbatches this is done in the last one's backward, or in every one's: then the gradients, which already hold
-// the sums of the earlier ones, are sent again, as DDP does outside of no_sync.
+// the sums of the earlier ones, are sent again, as DDP does outside of no_sync. Where a rank's microbatches reach into each
+// other, one's gradients are summed when all of them are there: what came in early would be lost with the copy back.
 //
 // Where parameters live at the root (R5), buckets are made anew each step, in the parameters' order, and summed there
 // only; the updates read the sums in them. The gradients themselves live until all are summed, on the root, too:
@@ -103,6 +104,12 @@ std::vector<ParameterBucket> parameter_buckets(const Draft& draft, const std::ve
       }
     }
   }
+  if (cycle.at_root) return buckets;
+  // They are sent in the order in which they are full, whatever axes they are summed over.
+  std::ranges::stable_sort(buckets, {}, [&](const ParameterBucket& bucket) {
+    return std::ranges::find(parameters, bucket.parameters.back()) - parameters.begin();
+  });
+  for (std::size_t b = 0; b < buckets.size(); ++b) buckets[b].index = b;
   return buckets;
 }
 
@@ -186,22 +193,32 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
   const auto complete = [&](std::size_t round, std::uint32_t gradient) {
     return written[gradient].at((round + 1) * written[gradient].size() / rounds - 1);
   };
+  bool overlap = cycle.overlap;
+  for (std::size_t r = 0; r + 1 < rounds; ++r) {
+    std::size_t last = 0, next = draft.list.size();  // of this microbatch, and the next one's first
+    for (const Bucket& bucket : buckets)
+      for (const std::uint32_t gradient : bucket.gradients) {
+        last = std::max(last, complete(r, gradient));
+        next = std::min(next, written[gradient].at((r + 1) * written[gradient].size() / rounds));
+      }
+    overlap = overlap && last < next;
+  }
   std::vector<Instruction> backward = std::exchange(draft.list, {});
   std::size_t round = 0, b = 0, i = 0;  // the next gradient to be put into its bucket; they arrive in this order
   for (std::size_t at = 0; at < backward.size(); ++at) {
     draft.list.push_back(std::move(backward[at]));
     while (b < buckets.size() && complete(round, buckets[b].gradients[i]) <= at) {
-      if (cycle.overlap) fill(buckets[b], i);
+      if (overlap) fill(buckets[b], i);
       if (++i < buckets[b].gradients.size()) continue;
-      if (cycle.overlap) post(b);
+      if (overlap) post(b);
       ++b;
       i = 0;
     }
     const bool is_over = round + 1 == rounds ? at + 1 == backward.size() : b == buckets.size();
     if (!is_over || buckets.empty()) continue;
     for (std::size_t k = 0; k < buckets.size(); ++k) {
-      for (std::size_t g = 0; !cycle.overlap && g < buckets[k].gradients.size(); ++g) fill(buckets[k], g);
-      if (!cycle.overlap) post(k);
+      for (std::size_t g = 0; !overlap && g < buckets[k].gradients.size(); ++g) fill(buckets[k], g);
+      if (!overlap) post(k);
       empty(k);
     }
     ++round;

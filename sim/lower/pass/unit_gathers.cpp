@@ -31,6 +31,7 @@ struct Run {
   std::int32_t microbatch = -1;
   Pass pass = Pass::forward;
   bool again = false;                                              // for the backward
+  double passed = 0;                                               // elements of all uses until its latest one
   std::uint32_t all = kNone;                                       // tensors: gathered, of this run
   std::vector<std::uint32_t> rooms{};                              // FSDP2: what the parameters are copied to
   std::vector<std::pair<std::uint32_t, std::uint32_t>> weights{};  // as they were, and views of these
@@ -99,19 +100,24 @@ class Gathers {
         if (unit == kNone) continue;
         const Pass pass = draft_.works->at(instruction.work).pass;
         std::uint32_t& run = latest[unit];
-        if (run == kNone || !goes_on(run, instruction.microbatch, pass, again)) {
+        const bool is_new = run == kNone || !goes_on(run, instruction.microbatch, pass, again);
+        if (is_new) {
           run = static_cast<std::uint32_t>(runs_.size());
           runs_.push_back({unit, i});
         }
-        runs_[run].again = again;
-        runs_[run].microbatch = instruction.microbatch;
-        runs_[run].pass = pass;
+        Run& now = runs_[run];
+        if (is_new || !(now.microbatch == instruction.microbatch && now.pass == pass && now.again == again))
+          passed_ += static_cast<double>(draft_.role.tensors[draft_.units[unit].all].spec.elements());
+        now.again = again;
+        now.microbatch = instruction.microbatch;
+        now.pass = pass;
+        now.passed = passed_;
         if (used_[i].empty() || used_[i].back() != run) used_[i].push_back(run);
       }
       // A backward that needs no weights is one, too, but doesn't keep those that have been freed.
       for (const std::uint32_t tensor : instruction.writes)
         if (const std::uint32_t unit = of_gradient[tensor]; unit != kNone && latest[unit] != kNone)
-          if (!cut_.reshard || is_last(latest[unit])) runs_[latest[unit]].pass = Pass::backward;
+          if (is_kept(latest[unit]) || is_last(latest[unit])) runs_[latest[unit]].pass = Pass::backward;
     }
   }
 
@@ -119,9 +125,14 @@ class Gathers {
   /// that is played again, which follows at once finds those of the forward; where they aren't freed in between, all do.
   [[nodiscard]] bool goes_on(std::uint32_t run, std::int32_t microbatch, Pass pass, bool again) const {
     const Run& last = runs_[run];
-    if (last.microbatch == microbatch && last.pass == pass && (last.again == again || !cut_.reshard)) return true;
-    if (!cut_.reshard) return last.pass == Pass::forward || pass == Pass::backward;
+    if (last.microbatch == microbatch && last.pass == pass && (last.again == again || is_kept(run))) return true;
+    if (is_kept(run)) return !cut_.reshard_after_backward || last.pass == Pass::forward || pass == Pass::backward;
     return is_last(run) && last.microbatch == microbatch && (pass == Pass::backward || again);
+  }
+
+  /// Whether its weights aren't freed between its latest use and now.
+  [[nodiscard]] bool is_kept(std::uint32_t run) const {
+    return !cut_.reshard || passed_ - runs_[run].passed < cut_.reuse_elements;
   }
 
   /// The unit's own tensors where it is its first run, with none before; copies of them, of a later one.
@@ -179,6 +190,7 @@ class Gathers {
   Draft& draft_;
   const ParameterCut& cut_;
   std::vector<Run> runs_;                         // by their beginnings
+  double passed_ = 0;                             // elements of units, each time that one is used
   std::vector<std::vector<std::uint32_t>> used_;  // by instruction: runs
 };
 

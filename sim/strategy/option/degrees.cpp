@@ -109,7 +109,10 @@ std::pair<std::uint32_t, std::uint32_t> read_two_degrees(const StrategyReading& 
                                                          std::string_view inner) {
   const std::int64_t outside = r.text.integer(outer, 2, 2, kMostRanks),
                      inside = r.text.integer(inner, 2, 2, kMostRanks), batch = r.model.global_batch;
-  if (outside * inside > kMostRanks || batch % (outside * inside) != 0)
+  if (outside * inside > kMostRanks)
+    throw ConfigError("strategy '{}': {}={} times {}={} must be at most {} ranks", r.text.whole(), outer, outside,
+                      inner, inside, kMostRanks);
+  if (batch % (outside * inside) != 0)
     throw ConfigError("strategy '{}': {}={} times {}={} must divide global_batch={} of model '{}'; near: {}",
                       r.text.whole(), outer, outside, inner, inside, batch, r.model.name,
                       allowed_beside(outside * inside, batch));

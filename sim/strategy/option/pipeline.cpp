@@ -18,6 +18,13 @@ bool has_microbatches(const Strategy& s, const StrategyKind& kind) {
   return s.microbatches > 1 || kind.otherwise("microbatches", 1) > 1;
 }
 
+/// A single microbatch is played alike by all schedules, but for those that place stages or split backwards otherwise.
+bool is_schedule_played(const Strategy& s, const StrategyKind& kind) {
+  if (has_microbatches(s, kind)) return true;
+  const ScheduleKind& schedule = schedule_table().at(s.schedule);
+  return s.pp > 1 && s.schedule != usual_schedule(s, kind) && (schedule.chunks > 1 || schedule.splits);
+}
+
 void read_schedule(const StrategyReading& r, Strategy& s) {
   s.schedule = r.text.text("schedule").value_or(usual_schedule(s, r.kind));
   const ScheduleKind& schedule = schedule_table().at(s.schedule);
@@ -37,7 +44,7 @@ void read_microbatches(const StrategyReading& r, Strategy& s) {
     throw ConfigError("strategy '{}': {}={} must divide the {} samples per replica of model '{}'", r.text.whole(), key,
                       part, rows, r.model.name);
   s.microbatches = key == "split_size" ? rows / part : part;
-  if (!has_microbatches(s, r.kind)) s.schedule = usual_schedule(s, r.kind);
+  if (!is_schedule_played(s, r.kind)) s.schedule = usual_schedule(s, r.kind);
 }
 
 void read_chunks(const StrategyReading& r, Strategy& s) {
@@ -87,7 +94,7 @@ std::vector<StrategyOption> pipeline_options() {
            .values = "a schedule's name",
            .meaning = "in which order a stage plays the microbatches' forwards and backwards",
            .read = read_schedule,
-           .write = [](const Strategy& s, const Kind& kind) { return has_microbatches(s, kind) ? s.schedule : ""; },
+           .write = [](const Strategy& s, const Kind& kind) { return is_schedule_played(s, kind) ? s.schedule : ""; },
            .tried = schedules},
           {.name = "microbatches",
            .values = "1 to 10000000",

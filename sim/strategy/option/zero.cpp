@@ -5,8 +5,9 @@
 namespace sim {
 namespace {
 
-// DeepSpeed's as Lightning's DeepSpeedStrategy gives them: stage3_prefetch_bucket_size, stage3_param_persistence_threshold.
-constexpr double kPrefetchElements = 5e7, kPersistence = 1e5;
+// DeepSpeed's as Lightning's DeepSpeedStrategy gives them: stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
+// stage3_max_reuse_distance.
+constexpr double kPrefetchElements = 5e7, kPersistence = 1e5, kReuseElements = 1e9;
 
 std::vector<std::string> if_zero(const StrategyKind& kind, std::vector<std::string> values) {
   return kind.otherwise("zero", 0) > 0 ? values : std::vector<std::string>{};
@@ -35,22 +36,20 @@ void read_zero(const StrategyReading& r, Strategy& s) {
 /// What they are without being given.
 std::string usual_units(const Strategy& s, const StrategyKind& kind) {
   if (s.zero == 0) return "";
-  if (const double elements = kind.otherwise("units", 0); elements > 0) return fmt::format("{}", elements);
-  return kind.takes("persistence") ? "layer" : s.zero == 3 ? "block" : "25MiB";
+  return std::string(kind.word_otherwise("units", s.zero == 3 ? "block" : "25MiB"));
 }
 
-/// DeepSpeed releases no weights whose next use is less than 10^9 elements away; a pipeline's stage keeps them as
-/// torch.distributed.pipelining does.
-bool usual_reshard(const Strategy& s, const StrategyKind& kind) { return s.pp == 1 && !kind.takes("persistence"); }
+/// A pipeline's stage keeps its weights until the last microbatch's backward, as torch.distributed.pipelining does
+/// (stage.py, backward_maybe_with_nosync).
+bool usual_reshard(const Strategy& s) { return s.pp == 1; }
 
 bool usual_sums_each(const Strategy& s) { return s.zero > 1 && s.pp == 1; }
 
-/// DeepSpeed makes the whole model half precision; elsewhere autocast copies f32 weights.
-/// DeepSpeed's presets are half precision where the model is.
-bool is_deepspeed(const StrategyKind& kind) { return kind.otherwise("param_dtype", 0) > 0; }
+/// DeepSpeed makes the whole model half precision, where it is; elsewhere autocast copies f32 weights.
+bool is_half_throughout(const StrategyKind& kind) { return kind.word_otherwise("param_dtype", "f32") == "half"; }
 
 bool usual_half(const Strategy& s, const StrategyKind& kind, const Model& model) {
-  return s.zero > 0 && is_autocast(model.precision) && is_deepspeed(kind);
+  return s.zero > 0 && is_autocast(model.precision) && is_half_throughout(kind);
 }
 
 bool read_half(const StrategyReading& r, std::string_view key, bool usual) {
@@ -75,7 +74,7 @@ void read_param_dtype(const StrategyReading& r, Strategy& s) {
                       r.model.no_half_parameters, usual ? "use zero1, zero2 or zero3" : "use param_dtype=f32");
 }
 
-bool usual_scatters(const StrategyKind& kind) { return kind.otherwise("units", 0) == 0; }
+bool usual_scatters(const StrategyKind& kind) { return kind.word_otherwise("wire", "scatter") == "scatter"; }
 
 void read_accumulate(const StrategyReading& r, Strategy& s) {
   const std::string given = r.text.text("accumulate").value_or(usual_sums_each(s) ? "every" : "last");
@@ -160,13 +159,29 @@ std::vector<StrategyOption> zero_options() {
            [](const Model&, const Kind&) {
              return Values{"100", "0"};
            }},
+      {.name = "reuse_elements",
+       .values = "0 to 1e12",
+       .meaning = "weights aren't freed whose next use is less than so many elements away",
+       .read =
+           [](const Reading& r, Strategy& s) {
+             if (r.kind.takes("reuse_elements"))
+               s.reuse_elements = r.text.number("reuse_elements", kReuseElements, 0, 1e12);
+           },
+       .write =
+           [](const Strategy& s, const Kind&) {
+             return s.reuse_elements == kReuseElements ? "" : fmt::format("{}", s.reuse_elements);
+           },
+       .tried =
+           [](const Model&, const Kind&) {
+             return Values{"100", "0"};
+           }},
       {.name = "reshard",
        .values = "0 or 1",
        .meaning = "what a forward has gathered is freed, and gathered again for the backward",
-       .read = [](const Reading& r, Strategy& s) { s.reshard = read_switch(r, "reshard", usual_reshard(s, r.kind)); },
+       .read = [](const Reading& r, Strategy& s) { s.reshard = read_switch(r, "reshard", usual_reshard(s)); },
        .write =
-           [](const Strategy& s, const Kind& kind) {
-             return s.zero < 3 || s.reshard == usual_reshard(s, kind) ? "" : fmt::format("{:d}", s.reshard);
+           [](const Strategy& s, const Kind&) {
+             return s.zero < 3 || s.reshard == usual_reshard(s) ? "" : fmt::format("{:d}", s.reshard);
            },
        .tried =
            [](const Model&, const Kind& kind) {
@@ -198,8 +213,10 @@ std::vector<StrategyOption> zero_options() {
        .values = "f32 or half",
        .meaning = "of the weights that are gathered, and used: as they are kept, or in the model's half precision",
        .read = read_param_dtype,
-       .write = [](const Strategy& s,
-                   const Kind& kind) { return std::string(s.half_parameters && !is_deepspeed(kind) ? "half" : ""); },
+       .write =
+           [](const Strategy& s, const Kind& kind) {
+             return std::string(s.half_parameters && !is_half_throughout(kind) ? "half" : "");
+           },
        .tried = [](const Model&, const Kind&) { return Values{}; }},
       {.name = "reduce_dtype",
        .values = "f32 or half",

@@ -159,6 +159,8 @@ TEST(Heat, MemoryDoesNotGrowWithTheSteps) {
   const Program played = lower(model, parse_strategy("heat", model)), ddp = lower(model, parse_strategy("ddp", model));
   EXPECT_GT(foreach_temporaries(ddp, ddp.roles[0]), 0);
   EXPECT_EQ(foreach_temporaries(played, played.roles[0]), foreach_temporaries(ddp, ddp.roles[0]));
+  const Program daso = lower(model, parse_strategy("daso,nodes=2,local=2,skips=4", model));
+  EXPECT_EQ(foreach_temporaries(daso, daso.roles[0]), foreach_temporaries(ddp, ddp.roles[0]));
   const auto blocking = peak_memory(periodic(model, "heat_blocking").roles[0]);
   EXPECT_EQ(blocking.persistent_bytes, peak_memory(program.roles[0]).persistent_bytes);
 }

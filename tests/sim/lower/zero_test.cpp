@@ -76,6 +76,14 @@ TEST(Zero, WeightsAreGatheredAgainForTheBackwardThatReadsThem) {
   EXPECT_EQ(gathers("zero3,dp=2,units=all"), 1U);
   EXPECT_EQ(gathers("mesh,dp=2,zero=3,pp=1,schedule=gpipe,microbatches=2,reshard=0"), 5U) << "both forwards come first";
   EXPECT_EQ(gathers("zero1,dp=2,units=layer"), 5U) << "of what was updated";
+  // DeepSpeed: with these layers of 456, 2416, 48120, 10164 and 850 elements, the third is used again after 22028 others.
+  EXPECT_EQ(gathers("deepspeed_stage_3,dp=2,persistence=0"), 5U);
+  EXPECT_EQ(gathers("deepspeed_stage_3,dp=2,persistence=0,reuse_elements=23000"), 5U + 2U);
+  EXPECT_EQ(gathers("deepspeed_stage_3,dp=2,persistence=0,reuse_elements=20000"), 5U + 3U);
+  EXPECT_EQ(gathers("deepspeed_stage_3,dp=2,persistence=0,reuse_elements=0"), 5U + 4U);
+  // A pipeline's stage keeps its weights for all microbatches.
+  EXPECT_EQ(gathers("mesh,pp=2,dp=2,zero=3,schedule=1f1b,microbatches=4,cut=pool2"), 2U);
+  EXPECT_GT(gathers("mesh,pp=2,dp=2,zero=3,schedule=1f1b,microbatches=4,cut=pool2,reshard=1"), 4 * 2U);
 }
 
 TEST(Zero, PersistentBytesAreTheClosedForms) {

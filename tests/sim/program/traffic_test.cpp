@@ -14,6 +14,10 @@ Program program_of(const std::string& model_text, const std::string& strategy) {
 // toy_mlp has 165 parameters; its hidden layer's output is 10 floats a sample.
 TEST(Traffic, IsWhatARankMustSend) {
   EXPECT_EQ(traffic_of(program_of("toy_mlp", "single")).transfers, 0U);
+  // In a step: a list of Heat's has nine.
+  const Traffic heat = traffic_of(program_of("toy_mlp,global_batch=8", "heat,dp=4"));
+  EXPECT_DOUBLE_EQ(heat.sent_bytes, traffic_of(program_of("toy_mlp,global_batch=8", "heat_blocking,dp=4")).sent_bytes);
+  EXPECT_EQ(heat.transfers, 4U);
   const Traffic ddp = traffic_of(program_of("toy_mlp,global_batch=8", "ddp,dp=4"));
   EXPECT_DOUBLE_EQ(ddp.sent_bytes, 2 * 3. / 4 * 4 * 165);
   EXPECT_EQ(ddp.transfers, 1U);

@@ -36,11 +36,32 @@ TEST(Strategy, TextRoundTrip) {
       EXPECT_EQ(again.prefetch, s.prefetch);
       EXPECT_EQ(again.prefetch_elements, s.prefetch_elements);
       EXPECT_EQ(again.persistence, s.persistence);
+      EXPECT_EQ(again.reuse_elements, s.reuse_elements);
       EXPECT_EQ(again.reshard, s.reshard);
       EXPECT_EQ(again.sums_each_microbatch, s.sums_each_microbatch);
       EXPECT_EQ(again.scatters, s.scatters);
     }
   }
+}
+
+TEST(Strategy, ReplicasOfHybridsHaveTheirDevicesSamples) {
+  const Model model = load_model("convnet,device_batch=32");
+  EXPECT_EQ(with_global_batch(model, "ddp,dp=4").global_batch, 4 * 32);
+  EXPECT_EQ(with_global_batch(model, "hsdp").global_batch, 2 * 2 * 32);
+  EXPECT_EQ(with_global_batch(model, "mesh,zero=3,replicas=4").global_batch, 4 * 2 * 32);
+  EXPECT_EQ(
+      message_of([] { parse_strategy("hsdp,replicas=1048576,shard=1048576", small_model("toy_mlp")); }),
+      "strategy 'hsdp,replicas=1048576,shard=1048576': replicas=1048576 times shard=1048576 must be at most 1048576 "
+      "ranks");
+}
+
+// Where it places stages, or splits backwards, a schedule is another one for a single microbatch, too.
+TEST(Strategy, SchedulesOfOneMicrobatch) {
+  const Model model = load_model("convnet");
+  EXPECT_EQ(parse_strategy("mesh,pp=2,schedule=1f1b", model).text(), "mesh,pp=2");
+  EXPECT_EQ(parse_strategy("mesh,pp=2,schedule=zbv", model).text(), "mesh,pp=2,schedule=zbv");
+  EXPECT_EQ(parse_strategy("mesh,pp=2,schedule=zbv", model).chunks, 2);
+  EXPECT_EQ(parse_strategy("mesh,pp=2,schedule=interleaved,chunks=2", model).chunks, 2);
 }
 
 // For whatever is in the table.
