@@ -11,6 +11,7 @@
 
 #include "backend/machine/cuda.hpp"
 #include "backend/machine/process.hpp"
+#include "backend/machine/scheduling.hpp"
 #include "sim/error.hpp"
 
 namespace backend {
@@ -72,6 +73,12 @@ RankBytes allocated_bytes(at::Device device) {
 
 void reset_allocated_peak(at::Device device) { c10::getDeviceAllocator(device.type())->resetPeakStats(device.index()); }
 
+c10::Stream own_stream(at::Device device) {
+  if (device.is_cuda()) return make_cuda_stream(device);
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  return guard.getStreamFromGlobalPool(device);
+}
+
 void hold(at::Device device, double seconds) {
   if (device.is_cuda()) hold_cuda(seconds);
 }
@@ -90,12 +97,12 @@ const c10::Event& StreamEvent::recorded() const {
   return *event_;
 }
 
-void StreamClock::begin(double begin_s) {
+void StreamClock::begin() {
   sim::check_internal(stream_.query(), "a step begins while the device is still at work");
   moments_.clear();
   events_used_ = 0;
-  begin_s_ = begin_s;
   begin_.record(stream_);
+  begin_s_ = now_s();  // not the moment that all were to begin: this thread may have been late
 }
 
 void StreamClock::mark(double* moment_s) {

@@ -3,7 +3,7 @@
 //   const at::Device device = first_device("cuda");        // ConfigError where there is none
 //   describe("cuda").name                                  // "NVIDIA H200"
 //   StreamClock clock(stream);
-//   clock.begin(now_s());                                  // the stream is idle
+//   clock.begin();                                         // the stream is idle
 //   clock.mark(&moment_s);                                 // when what has been enqueued is done …
 //   stream.synchronize(), clock.settle();                  // … is known from here on
 #pragma once
@@ -45,6 +45,10 @@ RankBytes allocated_bytes(at::Device device);
 /// The peak starts again at what is live.
 void reset_allocated_peak(at::Device device);
 
+/// A stream that nobody else has: LibTorch's pool has 32 for a device, and then begins again with the first. CUDA's lives
+/// as long as the process; of other devices one of the pool.
+c10::Stream own_stream(at::Device device);
+
 /// The calling thread's current stream does nothing for at least so long, so that the host gets ahead of it. Does nothing
 /// on a device that LibTorch can't hold: any but CUDA's.
 void hold(at::Device device, double seconds);
@@ -68,8 +72,8 @@ class StreamEvent {
 class StreamClock {
  public:
   explicit StreamClock(const c10::Stream& stream) : stream_(stream) {}
-  /// It is `begin_s` on the host's clock, and the stream is idle. Forgets what was marked before.
-  void begin(double begin_s);
+  /// The stream is idle, and begins now. Forgets what was marked before.
+  void begin();
   /// Asks for the moment at which the stream will have done what it has been given so far.
   void mark(double* moment_s);
   /// When `event` comes, of whatever stream; the latest where there are several for

@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+#include <optional>
+
 #include "sim/error.hpp"
 
 namespace backend {
@@ -12,6 +15,8 @@ namespace {
 /// paragauge_cuda.so (backend/machine/cuda_library.cpp) and with it libtorch_cuda.so, for as long as the process lives.
 void* library() {
   static void* const kLibrary = [] {
+    // Streams of one hardware queue wait for each other, and the driver has eight queues unless it's told otherwise.
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
     void* const loaded = dlopen("paragauge_cuda.so", RTLD_NOW | RTLD_GLOBAL);
     if (loaded == nullptr) throw sim::ConfigError("device=cuda: {}", dlerror());
     return loaded;
@@ -34,6 +39,12 @@ std::unique_ptr<Graph> make_cuda_graph() {
   return std::unique_ptr<Graph>(entry<Graph*()>("paragauge_make_cuda_graph")());
 }
 
+c10::Stream make_cuda_stream(c10::Device device) {
+  std::optional<c10::Stream> made;
+  entry<void(c10::Device, std::optional<c10::Stream>&)>("paragauge_make_cuda_stream")(device, made);
+  return made.value();
+}
+
 void hold_cuda(double seconds) { entry<void(double)>("paragauge_hold_cuda")(seconds); }
 
 #else
@@ -42,6 +53,10 @@ void load_cuda() {}
 
 std::unique_ptr<Graph> make_cuda_graph() {
   throw sim::ConfigError("graph: this build has no CUDA (PARAGAUGE_CUDA=OFF)");
+}
+
+c10::Stream make_cuda_stream(c10::Device /*device*/) {
+  throw sim::ConfigError("this build has no CUDA (PARAGAUGE_CUDA=OFF)");
 }
 
 void hold_cuda(double /*seconds*/) { throw sim::ConfigError("this build has no CUDA (PARAGAUGE_CUDA=OFF)"); }

@@ -3,6 +3,11 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/cuda/Sleep.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <optional>
 
 #include "backend/machine/graph.hpp"
 
@@ -37,6 +42,13 @@ class CudaGraph final : public Graph {
 }  // namespace backend
 
 extern "C" backend::Graph* paragauge_make_cuda_graph() { return new backend::CudaGraph; }
+
+extern "C" void paragauge_make_cuda_stream(c10::Device device, std::optional<c10::Stream>& made) {
+  const c10::cuda::CUDAGuard guard(device);
+  cudaStream_t stream = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  made = c10::cuda::getStreamFromExternal(stream, device.index()).unwrap();
+}
 
 extern "C" void paragauge_hold_cuda(double seconds) {
   constexpr double kFastest_Hz = 2e9;  // of an NVIDIA GPU's cycles; a slower one takes longer

@@ -46,6 +46,8 @@ Ticks ticks() {
   return {columns[7], std::accumulate(columns.begin(), columns.end(), std::uint64_t{0})};
 }
 
+const Ticks kTicksAtStart = ticks();
+
 Json caches() {
   Json sizes = Json::object();
   for (int index = 0; index < 5; ++index) {
@@ -70,15 +72,18 @@ std::string version() {
                      TORCH_VERSION);
 }
 
-Json environment() {
-  static const Ticks first = ticks();
+Json steal_share() {
   const Ticks now = ticks();
+  const double total = static_cast<double>(now.total - kTicksAtStart.total);
+  return total > 0 ? Json(static_cast<double>(now.steal - kTicksAtStart.steal) / total) : Json();
+}
+
+Json environment() {
   utsname system{};
   uname(&system);
   const std::time_t seconds = std::time(nullptr);
   std::array<char, 32> date{};
   std::strftime(date.data(), date.size(), "%FT%TZ", std::gmtime(&seconds));
-  const double total = static_cast<double>(now.total - first.total);
   const std::string source = PARAGAUGE_SOURCE_DIR;
   return {{"date", date.data()},
           {"commit", json(output_of("git -C '" + source + "' describe --always --dirty --abbrev=12"))},
@@ -92,7 +97,7 @@ Json environment() {
           {"kernel", std::string(system.sysname) + " " + system.release},
           {"huge_pages", line_of("/sys/kernel/mm/transparent_hugepage/enabled")},
           {"rt_runtime_us", line_of("/proc/sys/kernel/sched_rt_runtime_us")},
-          {"steal_share", total > 0 ? Json(static_cast<double>(now.steal - first.steal) / total) : Json()},
+          {"steal_share", steal_share()},
           {"version", version()},
           {"torch", TORCH_VERSION},
           {"mkl", at::get_mkl_version()},

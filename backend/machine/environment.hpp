@@ -9,9 +9,10 @@
 namespace backend {
 
 /// cpu (model, usable cores, caches, MHz, governor), memory, kernel, scheduler settings, library versions, GPUs,
-/// commit, date, and the share of CPU time that the hypervisor took since the first call.
-/// What the machine doesn't tell is null.
+/// commit, date, and steal_share(). What the machine doesn't tell is null.
 nlohmann::json environment();
+/// The share of CPU time that the hypervisor has taken since this process began; or null.
+nlohmann::json steal_share();
 
 /// What two hosts must have alike to run together: paragauge's version, a checksum of its sources, LibTorch's version.
 std::string version();

@@ -181,9 +181,9 @@ std::optional<std::string> HangWatch::overdue() const {
   for (std::uint32_t rank = 0; rank < seen_.size(); ++rank) {
     const Seen& seen = seen_[rank];
     if (seen.stopped_s && now_s_ - *seen.stopped_s > timeout_s_) return is_stopped(rank);
-    // Before and between steps a rank may take its time; but not to find the others.
-    const bool limited =
-        seen.stage == Stage::meeting || (seen.stage == Stage::serving && seen.instruction != Progress::kOutsideStep);
+    // Before and between steps a rank may take its time; but not to find the others, nor to take its leave.
+    const bool limited = seen.stage == Stage::meeting || seen.stage == Stage::ending ||
+                         (seen.stage == Stage::serving && seen.instruction != Progress::kOutsideStep);
     if (!limited || now_s_ - seen.since_s <= patience_s_) continue;
     if (!hung || (board_.waits(*hung) && !board_.waits(rank))) hung = rank;
   }

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,16 @@ nlohmann::json header_of(std::string_view bytes, const std::string& where) {
   return header;
 }
 
+std::map<std::string, std::string> metadata_in(const nlohmann::json& header, const std::string& where) {
+  const auto found = header.find(kMetadata);
+  if (found == header.end()) return {};
+  try {
+    return found->get<std::map<std::string, std::string>>();
+  } catch (const nlohmann::json::exception&) {
+    throw sim::ConfigError("{}: {} must be texts by name", where, kMetadata);
+  }
+}
+
 }  // namespace
 
 std::string to_bytes(const Safetensors& file) {
@@ -72,7 +83,7 @@ std::string to_bytes(const Safetensors& file) {
 
 Safetensors safetensors_from(std::string_view bytes, const std::string& where) {
   const nlohmann::json header = header_of(bytes, where);
-  Safetensors file{.tensors = {}, .metadata = metadata_of(bytes, where)};
+  Safetensors file{.tensors = {}, .metadata = metadata_in(header, where)};
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), kLength);
   const std::string_view values = bytes.substr(kLength + length);
@@ -81,7 +92,9 @@ Safetensors safetensors_from(std::string_view bytes, const std::string& where) {
     try {
       const auto dtype = entry.at("dtype").get<std::string>();
       const auto type = std::ranges::find(kDtypes, dtype, &decltype(kDtypes)::value_type::first);
-      if (type == kDtypes.end()) throw sim::ConfigError("{}: '{}': dtype '{}' isn't known", where, name, dtype);
+      if (type == kDtypes.end())
+        throw sim::ConfigError("{}: '{}': unknown dtype '{}'; known: {}", where, name, dtype,
+                               fmt::join(kDtypes | std::views::keys, ", "));
       const auto [begin, end] = entry.at("data_offsets").get<std::pair<std::uint64_t, std::uint64_t>>();
       if (begin > end || end > values.size())
         throw sim::ConfigError("{}: truncated: '{}' ends at byte {} of {} bytes of values", where, name, end,
@@ -90,10 +103,11 @@ Safetensors safetensors_from(std::string_view bytes, const std::string& where) {
       std::uint64_t elements = 1;
       for (const std::int64_t size : shape)
         if (size < 0 || __builtin_mul_overflow(elements, static_cast<std::uint64_t>(size), &elements))
-          throw sim::ConfigError("{}: '{}': its shape can't be", where, name);
+          throw sim::ConfigError("{}: '{}': no tensor has the shape [{}]", where, name, fmt::join(shape, ","));
       if (const std::uint64_t bytes_of_element = c10::elementSize(type->second);
           (end - begin) % bytes_of_element != 0 || (end - begin) / bytes_of_element != elements)
-        throw sim::ConfigError("{}: '{}': {} bytes aren't its shape's", where, name, end - begin);
+        throw sim::ConfigError("{}: '{}': has {} bytes, but {} [{}] takes {}", where, name, end - begin, dtype,
+                               fmt::join(shape, ","), elements * bytes_of_element);
       at::Tensor tensor = at::empty(shape, type->second);
       std::memcpy(tensor.mutable_data_ptr(), values.data() + begin, end - begin);
       file.tensors[name] = std::move(tensor);
@@ -102,17 +116,6 @@ Safetensors safetensors_from(std::string_view bytes, const std::string& where) {
     }
   }
   return file;
-}
-
-std::map<std::string, std::string> metadata_of(std::string_view bytes, const std::string& where) {
-  const nlohmann::json header = header_of(bytes, where);
-  const auto found = header.find(kMetadata);
-  if (found == header.end()) return {};
-  try {
-    return found->get<std::map<std::string, std::string>>();
-  } catch (const nlohmann::json::exception&) {
-    throw sim::ConfigError("{}: {} must be texts by name", where, kMetadata);
-  }
 }
 
 }  // namespace backend

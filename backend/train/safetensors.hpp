@@ -24,7 +24,5 @@ struct Safetensors {
 std::string to_bytes(const Safetensors& file);
 /// ConfigError for bytes that are truncated or another format. `where` names them in messages.
 Safetensors safetensors_from(std::string_view bytes, const std::string& where);
-/// The texts only, without the tensors' values.
-std::map<std::string, std::string> metadata_of(std::string_view bytes, const std::string& where);
 
 }  // namespace backend

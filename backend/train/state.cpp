@@ -127,6 +127,28 @@ class Assembly {
   Safetensors state_;
 };
 
+/// What a state has for a piece: the rank's own values of it, or the whole tensor.
+struct Known {
+  at::Tensor values;
+  bool is_own = false;
+};
+
+Known known_of(const Safetensors& state, const StatePiece& piece, std::uint32_t rank, const std::string& where) {
+  const auto own = state.tensors.find(own_name(rank, piece.name));
+  const auto found = own != state.tensors.end() ? own : state.tensors.find(piece.name);
+  if (found == state.tensors.end()) throw sim::ConfigError("{}: has no '{}'", where, piece.name);
+  Known known{found->second, found == own};
+  if (!known.is_own && is_module_of(piece.whole.shape, known.values.sizes()))
+    known.values = known.values.view(piece.whole.shape);
+  const bool is_of_type = known.values.scalar_type() == scalar_type(piece.whole.dtype) || piece.is_copy;
+  if (!is_of_type || (known.is_own ? known.values.numel() != piece.elements.size
+                                   : known.values.sizes() != at::IntArrayRef(piece.whole.shape)))
+    throw sim::ConfigError("{}: has '{}' as {}[{}], the model as {}", where, found->first,
+                           c10::toString(known.values.scalar_type()), fmt::join(known.values.sizes(), ","),
+                           to_string(piece.whole));
+  return known;
+}
+
 }  // namespace
 
 sim::Shape StatePiece::shape() const {
@@ -178,24 +200,21 @@ void to_module_shapes(Safetensors& state, const std::map<std::string, sim::Param
         found->second = found->second.view(parameter.spec.shape);
 }
 
+void check_state(const Safetensors& state, const sim::Program& program, const std::string& where) {
+  for (std::uint32_t rank = 0; rank < program.ranks(); ++rank)
+    for (const StatePiece& piece : state_pieces(program, rank)) static_cast<void>(known_of(state, piece, rank, where));
+}
+
 void set_state(const Safetensors& state, std::span<const StatePiece> pieces, std::uint32_t rank,
                const Executor& executor) {
   for (const StatePiece& piece : pieces) {
     const at::Tensor to = values_of(piece, executor);
-    const auto own = state.tensors.find(own_name(rank, piece.name));
-    const auto found = own != state.tensors.end() ? own : state.tensors.find(piece.name);
-    if (found == state.tensors.end()) throw sim::ConfigError("the state has no '{}'", piece.name);
-    at::Tensor from = found->second;
-    if (found != own && is_module_of(piece.whole.shape, from.sizes())) from = from.view(piece.whole.shape);
-    if ((from.scalar_type() != to.scalar_type() && !piece.is_copy) ||
-        (found == own ? from.numel() != to.numel() : from.sizes() != piece.whole.shape))
-      throw sim::ConfigError("the state has '{}' as {}[{}], the model as {}", found->first,
-                             c10::toString(from.scalar_type()), fmt::join(from.sizes(), ","), to_string(piece.whole));
-    if (found == own) {
-      to.copy_(from);
+    const Known known = known_of(state, piece, rank, "state");
+    if (known.is_own) {
+      to.copy_(known.values);
       continue;
     }
-    const at::Tensor values = narrowed(from, piece.piece).contiguous(memory_format(piece.whole));
+    const at::Tensor values = narrowed(known.values, piece.piece).contiguous(memory_format(piece.whole));
     to.copy_(in_memory_order(values).view(-1).narrow(0, piece.elements.begin, piece.elements.size));
   }
 }

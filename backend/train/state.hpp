@@ -44,7 +44,11 @@ std::vector<StatePiece> state_pieces(const sim::Program& program, std::uint32_t 
 /// the module's shapes: `parameters`, by name (sim::Model::parameters).
 void to_module_shapes(Safetensors& state, const std::map<std::string, sim::ParameterSpec>& parameters);
 
-/// ConfigError where the state lacks a tensor, or has it in another shape (of a module's, too) or type.
+/// ConfigError where the state lacks a tensor of some rank's, or has it in another shape (a module's are known, too) or
+/// type. `where` names it in messages.
+void check_state(const Safetensors& state, const sim::Program& program, const std::string& where);
+
+/// Of a state that has passed check_state.
 void set_state(const Safetensors& state, std::span<const StatePiece> pieces, std::uint32_t rank,
                const Executor& executor);
 

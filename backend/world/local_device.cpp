@@ -37,8 +37,8 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
   DeviceCommunicator(std::shared_ptr<LocalWorld<Transfer>> world, std::uint32_t rank, at::Device device)
       : LocalCommunicator(std::move(world), rank),
         guard_(device.type()),
-        compute_(guard_.getStreamFromGlobalPool(device)),
-        copy_(guard_.getStreamFromGlobalPool(device)),
+        compute_(own_stream(device)),
+        copy_(own_stream(device)),
         clock_(compute_) {}
 
   [[nodiscard]] at::Device device() const override { return compute_.device(); }
@@ -54,7 +54,7 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
     posted_.clear();
     compute_.synchronize();
     const double begin_s = LocalCommunicator::begin_step();
-    clock_.begin(begin_s);
+    clock_.begin();
     return begin_s;
   }
   void mark(double* moment_s) override { clock_.mark(moment_s); }

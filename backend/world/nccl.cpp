@@ -48,6 +48,10 @@ ncclDataType_t data_type(at::ScalarType type) {
       return ncclBfloat16;
     case at::kLong:
       return ncclInt64;
+    case at::kInt:
+      return ncclInt32;
+    case at::kBool:
+      return ncclUint8;
     default:
       throw sim::InternalError("world 'nccl' moves no {}", c10::toString(type));
   }
@@ -111,8 +115,8 @@ class NcclCommunicator final : public Communicator {
       : meeting_(std::move(meeting)),
         start_(meeting_),
         guard_(device.type()),
-        compute_(on(device).getStreamFromGlobalPool(device)),
-        own_(guard_.getStreamFromGlobalPool(device)),
+        compute_(on(device)),
+        own_(own_stream(device)),
         clock_(compute_) {}
   ~NcclCommunicator() override {
     if (!abandoned_) return;
@@ -142,7 +146,7 @@ class NcclCommunicator final : public Communicator {
   /// All ranks go through them in one order, so that nobody waits for ever.
   void connect(const Channels& channels) override {
     pairs_.clear();
-    posted_.clear();
+    posts_ = 0;
     std::vector<at::Tensor> greetings;
     for (const auto& [ends, lanes] : channels) {
       const auto [source, destination] = ends;
@@ -158,18 +162,18 @@ class NcclCommunicator final : public Communicator {
         if (is_new) greetings.push_back(greet(between, source, destination));
       }
     }
-    for (const Posted& posted : posted_) posted.end.block(compute_);
+    for (std::size_t p = 0; p < posts_; ++p) posted_[p].end.block(compute_);
     synchronize();
   }
 
   double begin_step() override {
-    posted_.clear();
+    posts_ = 0;
     own_messages_.clear();
     for (auto& [ends, pair] : pairs_)
       for (Lane& lane : pair.lanes) lane.received = 0;
     synchronize();
     const double begin_s = start_.come();
-    clock_.begin(begin_s);
+    clock_.begin();
     return begin_s;
   }
   SharedClock read_clock() override { return start_.read_clock(); }
@@ -180,6 +184,7 @@ class NcclCommunicator final : public Communicator {
   }
   void forget_captured() override {
     posted_.clear();
+    posts_ = 0;
     clock_.forget();
   }
 
@@ -266,10 +271,10 @@ class NcclCommunicator final : public Communicator {
     std::vector<Ticket> tickets;
   };
 
-  static c10::impl::VirtualGuardImpl on(at::Device device) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    guard.setDevice(device);
-    return guard;
+  /// A stream on the device, which becomes the calling thread's.
+  static c10::Stream on(at::Device device) {
+    c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+    return own_stream(device);
   }
 
   /// The place in a communicator of two: their order is their ranks'.
@@ -300,7 +305,7 @@ class NcclCommunicator final : public Communicator {
             });
     ncclComm_t comm = nullptr;
     check(ncclCommInitRank(&comm, static_cast<int>(members.size()), id, me), what);
-    known = std::make_unique<Channel>(comm, guard_.getStreamFromGlobalPool(device()));
+    known = std::make_unique<Channel>(comm, own_stream(device()));
     return *known;
   }
 
@@ -374,11 +379,13 @@ class NcclCommunicator final : public Communicator {
   }
 
   Posted& add(const TransferName& name) {
-    Posted& posted = posted_.emplace_back();
+    if (posts_ == posted_.size()) posted_.emplace_back();
+    Posted& posted = posted_[posts_++];
     posted.name = name;
+    posted.is_issued = true;
     return posted;
   }
-  [[nodiscard]] Ticket last() const { return static_cast<Ticket>(posted_.size() - 1); }
+  [[nodiscard]] Ticket last() const { return static_cast<Ticket>(posts_ - 1); }
 
   template <class Call>
   Ticket post(Channel& channel, const TransferName& name, const Call& call) {
@@ -443,8 +450,8 @@ class NcclCommunicator final : public Communicator {
 
   /// The transfer that everything else waits for.
   [[nodiscard]] std::string first_open() const {
-    for (const Posted& posted : posted_)
-      if (posted.is_issued && !posted.end.has_come()) return posted.name.text(meeting_->hosts);
+    for (std::size_t p = 0; p < posts_; ++p)
+      if (posted_[p].is_issued && !posted_[p].end.has_come()) return posted_[p].name.text(meeting_->hosts);
     return "the step's compute";
   }
 
@@ -458,7 +465,8 @@ class NcclCommunicator final : public Communicator {
   std::vector<std::vector<std::uint32_t>> members_;                // by group: with this rank in them
   std::vector<Channel*> memberships_;                              // by group; null: no other member
   std::map<std::uint32_t, OwnMessage> own_messages_;               // by tag
-  std::deque<Posted> posted_;                                      // by ticket
+  std::deque<Posted> posted_;                                      // by ticket; its events are used again in every step
+  std::size_t posts_ = 0;                                          // of this step
   bool abandoned_ = false;
 };
 

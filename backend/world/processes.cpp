@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 #include <netdb.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/GlooDeviceFactory.hpp>
@@ -22,6 +23,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/machine/address.hpp"
+#include "backend/machine/launch.hpp"
 #include "backend/machine/network.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/supervise.hpp"
@@ -322,6 +324,18 @@ bool stay_away(int status, const std::string& why) {
   }
 }
 
+namespace {
+
+/// Every group is a mesh of sockets, and kept for later programs.
+void permit_sockets() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  static_cast<void>(setrlimit(RLIMIT_NOFILE, &files));
+}
+
+}  // namespace
+
 struct Meeting::Groups {
   std::vector<c10::weak_intrusive_ptr<ClosableGroup>> list;
 };
@@ -334,6 +348,13 @@ Meeting::Meeting(std::string_view its_world, const SessionOptions& options)
       store(open_store(world, rank, checked_ranks(rank, ranks, options.ranks), meeting_time(options))),
       hosts(meet(*store, rank, ranks, meeting_time(options), options.alike)),
       groups_(std::make_shared<Groups>()) {
+  if (hosts.several() && ranks_per_host() == 0)
+    throw sim::ConfigError(
+        "LOCAL_WORLD_SIZE must be how many of the {} ranks are on a host (torchrun and paragauge's own readers of "
+        "Slurm "
+        "and MPI set it): {} is on another host than rank 0, and {} ranks are taken to be on one",
+        ranks, hosts.named(hosts.list().back().ranks.front()), ranks);
+  permit_sockets();
   store->setTimeout(timeout);
   pin_to_core(core_of_rank(hosts.place_of(rank)));
   // The device's thread is gloo's event loop: it polls a connection that another thread holds.
@@ -472,15 +493,17 @@ void StepStart::add_offset() {
 /// An all-reduce of "not before now plus a margin": nobody has the result before all have come, and all get the same
 /// moment, on rank 0's host's clock.
 double StepStart::come() {
-  constexpr double kMargin_s = 2e-3;  // the slowest rank has the result by then
-  constexpr double kFresh_s = 1;      // clocks that differ by 50 ppm, as quartzes do, move apart by 50 us meanwhile
+  // The slowest rank has the result by then: gloo's all-reduce of one number goes twice around, and a hop takes 50 us, or
+  // 130 without real-time priority.
+  const double margin_s = std::max(2e-3, 1e-3 + 3e-4 * (static_cast<double>(ranks_) - 1));
+  constexpr double kFresh_s = 1;  // clocks that differ by 50 ppm, as quartzes do, move apart by 50 us meanwhile
   if (has_other_clocks_ && !clock_.starts.empty() &&
       clock_.starts.back().reference_s - clock_.read_s > kFresh_s) {  // the same on all ranks
     add_offset();
     clock_.read_s = clock_.starts.back().reference_s;
   }
   // A message takes half of the round trip that the error is half of.
-  moment_.mutable_data_ptr<double>()[0] = clock_.host.on_reference(now_s()) + kMargin_s + 4 * clock_.host.error_s();
+  moment_.mutable_data_ptr<double>()[0] = clock_.host.on_reference(now_s()) + margin_s + 4 * clock_.host.error_s();
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::MAX;
   std::vector<at::Tensor> tensors{moment_};
