@@ -23,7 +23,8 @@ from torch import nn
 
 HERE = Path(__file__).resolve().parent
 IMPORTER = HERE.parent / "import"
-DRAWS = re.compile(r"=(native_dropout|bernoulli|rand|normal|uniform)\w*[.(]")
+DRAWS = re.compile(r"=(native_dropout|bernoulli|rand|normal|uniform|exponential|multinomial|log_normal|cauchy|geometric|poisson|binomial"
+                   r"|_standard_gamma|rrelu_with_noise)\w*[.(]")
 
 
 class NoModule(Exception):
@@ -71,7 +72,7 @@ def make_request(path: str):
             request = import_model.make_request(arguments, "")
             if any(tensor.is_meta for tensor in (*request.module.parameters(), *request.module.buffers())):
                 raise NoModule("its parameters are on the device 'meta', without values")
-            request.module = import_model.prepare(request, []).train()
+            request.module = import_model.prepare(request, [])
         except (Exception, SystemExit) as error:  # a user's code may raise anything
             raise NoModule(f"'{command}' makes no module here: {error}") from None
     return request
@@ -150,7 +151,7 @@ def targets(model: SimpleNamespace, rows: range, seed: int, device: torch.device
 def loss_of(model: SimpleNamespace):
     """As a user writes it: of a prediction for each sample, each position of a text, or each pixel."""
     if model.loss == "mse_loss":
-        return F.mse_loss
+        return lambda output, target: F.mse_loss(output.reshape(target.shape), target)
     if model.loss == "mean_loss":
         return lambda output, _: output.mean()
 
@@ -159,8 +160,10 @@ def loss_of(model: SimpleNamespace):
     is_moved = classes_are_moved(read(model.file))
 
     def cross_entropy(output, target):
-        if output.dim() == 3 and not is_moved:
-            return F.cross_entropy(output.view(-1, output.shape[-1]), target.view(-1))
+        is_last = output.shape == (*target.shape, model.classes)
+        may_be_first = output.shape == (target.shape[0], model.classes, *target.shape[1:])
+        if output.dim() > 2 and is_last and not (may_be_first and is_moved):
+            return F.cross_entropy(output.flatten(0, -2), target.flatten())
         return F.cross_entropy(output, target)
 
     return cross_entropy

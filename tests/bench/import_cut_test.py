@@ -85,8 +85,8 @@ def test_a_vocabulary_is_cut():
         same([head["parameters"], head["output"], head["sums"]], [["f32[T,8]"], "f32[B,6,T]", ["gi0"]])
         same(whole_words["forward"], ["o=embedding(p0,i0)"])  # what one device plays
         same([part["parameters"], part["output"], part["sums"], part["units"]], [["f32[T,8]"], "f32[B,6,8]", ["o"], 9])
-        # For each position: sub; lt, ge; or; masked_fill; the lookup, which also reads the part's table; masked_fill.
-        same(part["bytes"][0], [8, 6 * (2 * 8 + 2 * (8 + 1) + 3 + (8 + 1 + 8) + (8 + 32) + (32 + 1 + 32)), 32, 0])  # and F
+        # For each position: sub; lt, ge; or; masked_fill; the lookup, which reads a row of the table; masked_fill.
+        same(part["bytes"][0], [8, 6 * (2 * 8 + 2 * (8 + 1) + 3 + (8 + 1 + 8) + (8 + 32 + 32) + (32 + 1 + 32)), 0, 0])  # and F
         del words["in_parts"]
     _, notes = imported(module(lambda self, ids: self.out(self.words(ids)), a=None, b=None, c=None, words=nn.Embedding(9, 8), out=nn.Linear(8, 9)),
                         ids, "cross_entropy")

@@ -129,6 +129,14 @@ def test_regions_of_autocast_are_left_out():
     assert "torch.autocast: a region is left out; precision= of a strategy brings it back, for all of the model" in notes, notes
     same([body["output"] for body in file["bodies"].values()], [])
     same([n["op"] for n in file["nodes"]], ["linear", "linear"])
+    # Of all the model under autocast, as precision= has it, the second layer wouldn't be.
+    assert file["half"].startswith("autocast is switched off for op 'linear', which then stays in float32, at "), file["half"]
+
+    def angles(self, x):  # of what is constant it changes nothing
+        with torch.autocast("cpu", enabled=False):
+            table = torch.arange(8.0)[:, None] @ torch.ones(1, 8)
+        return self.a(x) @ table
+    assert isinstance(imported(module(angles))[0]["half"], dict)
 
 
 # -- bad input ----------------------------------------------------------------------------------------------------------------
@@ -389,6 +397,7 @@ def test_the_command_line():
     same(said(mlp, "--optimizer", "adamw:lr"), "--optimizer 'adamw:lr': 'lr' isn't name=number")
     same(said(mlp, "--optimizer", "sgd:beta1=1"), "--optimizer 'sgd:beta1=1': 'sgd' has no 'beta1'; it has lr, momentum, weight_decay")
     same(said(mlp, "--global-batch", "-1"), "--global-batch -1: must be at least 1")
+    same(said(mlp, "--optimizer", "sgd:lr=nan"), "--optimizer 'sgd:lr=nan': 'lr=nan' isn't name=number")
     same(said("gpt_nano"), "'gpt_nano': expected package.module:function, file.py:function or catalog:name")
     same(said("no_such_module:build"), "'no_such_module:build': No module named 'no_such_module'")
     same(said("/no/such.py:build"), "'/no/such.py:build': there is no file /no/such.py")

@@ -323,6 +323,78 @@ def test_what_is_written_is_a_copy():
     same(refused(module(forward)).split(" at ")[0], "a write into the parameter 'b.weight' (change what is read of it instead)")
 
 
+def test_what_is_written_without_gradients():
+    """The value changes, the gradient goes on to what was there before."""
+    def clamped(self, x):
+        h = self.a(x)
+        with torch.no_grad():
+            h.clamp_(-0.5, 0.5)
+            h[:, :2] = 0
+        return self.b(h)
+    _, notes = imported(module(clamped))
+    same(notes, ["2 parameters aren't read: c.bias, c.weight"])
+
+
+def test_copies_and_permuted_views_that_are_written():
+    def shuffled(self, x):
+        y = x.view(len(x), 2, 4, 4).transpose(1, 2).reshape(len(x), 8, 4)  # a copy
+        return self.a((x + F.relu(y, inplace=True)).flatten(1)[:, :8])
+    imported(module(shuffled), ["f32[B,8,4]"])
+
+    def contiguous(self, x):
+        y = x.unflatten(1, (2, 4)).transpose(1, 2).contiguous()
+        y += 1
+        return self.a(x + y.flatten(1))
+    imported(module(contiguous))
+
+    def moved(self, x):
+        y = self.a(x).unflatten(1, (2, 4))
+        y.movedim(1, -1)[..., 0] = 0
+        y.swapaxes(1, 2)[:, 1] *= 2
+        return self.b(y.flatten(1))
+    imported(module(moved))
+
+
+def test_products_inside_other_ops_are_counted():
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bilinear, self.codes = nn.Bilinear(16, 32, 4), nn.Parameter(torch.randn(64, 16))
+
+        def forward(self, a, b):
+            return self.bilinear(a, b) + torch.cdist(a, self.codes)[:, :4]
+    file, _ = imported(Pair(), ["f32[B,16]", "f32[B,32]"])
+    of = {name: whole(body, "flops")[0] for op in ("bilinear", "cdist") for name, body in file["bodies"].items() if op in name}
+    flops = sum(amount[1] for amount in of.values())
+    assert flops >= 2 * (16 * 32 * 4 + 64 * 16), of
+
+
+def test_lookups_read_what_they_look_up():
+    file, _ = imported(nn.Sequential(nn.Embedding(1000, 16), nn.Flatten(), nn.Linear(64, 8)), ["i64[B,4]<1000"])
+    body, = bodies_of(file, "embedding")
+    same(whole(body, "bytes"), [[0, 4 * 8 + 2 * 4 * 16 * 4], [1000 * 16 * 4, 4 * 8 + 4 * 16 * 4]])
+
+
+def test_parts_in_eval_stay_so():
+    m = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 8))
+    m[1].eval(), m[2].eval()
+    _, notes = imported(m)
+    assert "parts in eval() stay so, without dropout and with the averages of their batch norms: 1, 2" in notes, notes
+    _, notes = imported(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).eval())
+    assert not any("eval" in note for note in notes), notes
+
+
+def test_dropout_that_keeps_the_mean():
+    imported(nn.Sequential(nn.Linear(8, 8), nn.SELU(), nn.AlphaDropout(0.5), nn.Linear(8, 4)))
+
+
+def test_parameters_without_elements_or_values():
+    idle = module(lambda self, x: self.a(x), dummy=nn.Parameter(torch.empty(0)))  # for its device
+    imported(idle)
+    unset = module(lambda self, x: self.a(x) @ self.w, w=nn.Parameter(torch.full((8, 8), float("nan"))))
+    same(refused(unset), "parameter 'w' has values that aren't numbers: it isn't initialised")
+
+
 def test_complex_numbers_inside_a_body():
     def forward(self, x):
         spectrum = torch.fft.rfft(self.a(x))

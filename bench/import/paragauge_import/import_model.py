@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 import os
+import re
 import shlex
 import sys
 import time
@@ -102,6 +103,11 @@ def prepare(request, notes):
         for p in module.parameters():
             p._backward_hooks, p._post_accumulate_grad_hooks = None, None
     returned.only(module, request.prediction)
+    if not module.training:
+        return module.train()
+    if still := [path for path, part in module.named_modules() if not part.training]:
+        notes.append(f"parts in eval() stay so, without dropout and with the averages of their batch norms: {', '.join(still[:5])}"
+                     f"{', …' if len(still) > 5 else ''}")
     return module
 
 
@@ -118,7 +124,7 @@ def without_values(p, name):
     return fake
 
 
-def values_text(v, module) -> dict:
+def values_text(v) -> dict:
     """A constant's values, as short as they can be said."""
     data = v.data[0]
     if data.is_complex():
@@ -154,6 +160,8 @@ def uniform(p) -> list:
     if hasattr(p, "initial"):
         return list(p.initial)
     p = p.detach().double()
+    if p.numel() == 0:
+        return [0, 0]
     mean, std = p.mean().item(), p.std(unbiased=False).item()
     return [mean, math.sqrt(3) * std if std > 1e-12 * max(abs(mean), 1e-300) else 0]
 
@@ -220,10 +228,11 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
     """The model file's content. cut: with what can be cut for tensor parallelism. is_twin: the small model that stands for a large one,
     whose bodies can't be run: nothing is found by running them. Refusal: what can't be imported, all at once."""
     notes = list(getattr(request.module, "import_notes", []))
-    module = prepare(request, notes).train()
+    module = prepare(request, notes)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):  # nn.LazyLinear
         args, kwargs = exported.arguments(request.inputs, exported.example(request.inputs, exported.BATCHES[0]))
-        module(*args, **kwargs)
+        with spec.users_code(request.name):
+            module(*args, **kwargs)
     if request.small is None and any(isinstance(p, FakeTensor) for p in module.parameters()):
         raise Refusal("parameters on the device 'meta' have no values to check with: the builder's import_options need \"small\", a "
                       "builder of the same model, small")
@@ -260,6 +269,10 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
     parameters = {}
     for name in own:
         if name in made.used:
+            if re.search(r"[\s'\"]", name):
+                raise Refusal(f"parameter '{name}' has a space or a quote in its name")
+            if not isinstance(own[name], FakeTensor) and not bool(own[name].isfinite().all()):
+                raise Refusal(f"parameter '{name}' has values that aren't numbers: it isn't initialised")
             center, bound = map(tidy, uniform(own[name]))
             parameters[name] = {"shape": list(own[name].shape), "center": center, "bound": bound}
             if name in graph.also:
@@ -272,7 +285,7 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
         elif v.data is None:
             raise Refusal(f"'{v.name}' has no values: a refused op's")
         else:
-            text["values"] = values_text(v, module)
+            text["values"] = values_text(v)
         constants[name] = text
     inputs = [{"name": v.name, **x.text()} for v, x in zip(graph.inputs, request.inputs)]
     file = {"format": FORMAT, "name": request.name, "description": request.description, "made_by": request.made_by,
@@ -464,18 +477,17 @@ def make_request(args, command) -> Request:
         raise Refusal("expected one of: package.module:function, --torchvision NAME, --timm NAME, --transformers CONFIG")
     torch.manual_seed(0)
     defaults = {}
-    if args.torchvision:
-        module, name = spec.torchvision_model(args.torchvision, args.classes), args.torchvision
-    elif args.timm:
-        module, name = spec.timm_model(args.timm, args.classes), args.timm
-    elif args.transformers:
-        module, name = spec.transformers_model(args.transformers, args.classes), Path(args.transformers).stem
-    else:
-        build = spec.load(args.source)
-        defaults = getattr(build, "import_options", {})
-        with spec.users_code(args.source):
-            module = build()
-        name = args.source.rpartition(":")[2]
+    with spec.users_code(sources[0]):
+        if args.torchvision:
+            module, name = spec.torchvision_model(args.torchvision, args.classes), args.torchvision
+        elif args.timm:
+            module, name = spec.timm_model(args.timm, args.classes), args.timm
+        elif args.transformers:
+            module, name = spec.transformers_model(args.transformers, args.classes), Path(args.transformers).stem
+        else:
+            build = spec.load(args.source)
+            defaults = getattr(build, "import_options", {})
+            module, name = build(), args.source.rpartition(":")[2]
     texts = args.input or defaults.get("input", [])
     if not texts:
         raise Refusal(f"no --input: expected one for each tensor that forward takes, as {spec.FORM}")
@@ -503,6 +515,8 @@ def main(argv=None) -> int:
     args = parser().parse_args(argv)
     shown = [a for i, a in enumerate(argv) if a not in ("-o", "--output") and (i == 0 or argv[i - 1] not in ("-o", "--output"))]
     try:
+        if not args.output.absolute().parent.is_dir():
+            raise Refusal(f"{args.output}: there is no folder {args.output.parent}")
         start = time.monotonic()
         request = make_request(args, shlex.join(shown))
         imported = import_module(request)

@@ -127,7 +127,8 @@ def known_op(group: Group, graph: Graph, calls) -> dict | None:
         return sizes[0] if len(set(sizes)) == 1 and isinstance(sizes[0], int) else None
 
     x = step.args[0][0] if step.args[0] else None
-    if not plain(x):
+    is_flattened = name == "linear" and isinstance(x, Value) and flatten_view(x) is not None
+    if not plain(x) and not is_flattened:
         return None
     rank = len(x.shapes[0])
     keep = lambda given, **defaults: {k: v for k, v in given.items() if v != defaults.get(k)}  # noqa: E731
@@ -295,11 +296,8 @@ class Names:
 def principal(group: Group) -> str:
     """The costliest step's name: the one that has parameters, else the one with most elements."""
     if not group.steps:
-        v, name = group.output, "clone"
-        while v.step is not None and v.step.virtual and v.step.reads():
-            name, v = v.step.name, v.step.reads()[0]
-            break
-        return name.strip("_")
+        step = group.output.step
+        return step.name.strip("_") if step is not None and step.virtual and step.reads() else "clone"
     def weight(s):
         return max((torch.Size(o.shapes[0]).numel() for o in s.outputs if o is not None), default=0)
     best = max(group.steps, key=weight)
@@ -345,7 +343,7 @@ def make_nodes(graph: Graph, measure: bool = True, runs: bool = True) -> Made:
     known_of = {}
     for group in groups:
         if group.steps:
-            known_of[group] = known = known_op(group, graph, graph.calls) or with_flatten(group, graph)
+            known_of[group] = known = known_op(group, graph, graph.calls)
             if known is None:
                 lay_out(group, graph, readers, cache)
     groups = with_shared_copies(groups, readers)
@@ -396,25 +394,6 @@ def make_nodes(graph: Graph, measure: bool = True, runs: bool = True) -> Made:
         made.traced.append((node, group, wants))
     settle(made, graph, order, bodies, name_of, numbers, names, measure, runs)
     return made
-
-
-def with_flatten(group, graph):
-    """A known op whose input is flattened."""
-    if len(group.steps) != 1 or group.steps[0].name != "linear":
-        return None
-    step = group.steps[0]
-    x = step.args[0][0]
-    if flatten_view(x) is None:
-        return None
-    w, b = step.argument("weight"), step.argument("bias")
-    path = module_of(step.place)[0]
-    if (w.kind != "parameter" or w.name != f"{path}.weight" or graph.calls.get(path) != 1 or w.name in graph.also or step.no_grad
-            or path in reserved(graph)):
-        return None
-    if b is not None and (b.kind != "parameter" or b.name != f"{path}.bias"):
-        return None
-    attributes = {"out_features": w.shapes[0][0]} | ({} if b is not None else {"bias": False})
-    return {"op": "linear", "path": path, "inputs": [x], "parameters": [w, b], "attributes": attributes}
 
 
 def may_be_in_place(group, known, readers, known_of) -> bool:

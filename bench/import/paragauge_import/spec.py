@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import math
 import re
 import sys
 import sysconfig
@@ -59,6 +60,8 @@ def read_optimizer(text: str) -> dict:
         key, _, value = part.partition("=")
         try:
             read[key] = float(value)
+            if not math.isfinite(read[key]):
+                raise ValueError
         except ValueError:
             raise Refusal(f"--optimizer '{text}': '{part}' isn't name=number") from None
         if key not in OPTIMIZERS[kind]:
@@ -121,8 +124,8 @@ def torchvision_model(name: str, classes: int | None):
     if name not in models.list_models():
         raise Refusal(f"torchvision has no model '{name}'; it has {', '.join(models.list_models())}")
     kwargs = {"weights": None} | ({"num_classes": classes} if classes else {})
-    module = models.get_model(name, **kwargs, **({"weights_backbone": None} if name in models.list_models(models.segmentation) else {}))
-    return module
+    has_backbone = any(name in models.list_models(part) for part in (models.segmentation, models.detection))
+    return models.get_model(name, **kwargs, **({"weights_backbone": None} if has_backbone else {}))
 
 
 def timm_model(name: str, classes: int | None):

@@ -12,6 +12,7 @@ from paragauge_import.graph.step import DTYPE_NAMES, is_view, op_name
 from paragauge_import.refusal import Refusal
 from torch.utils._pytree import tree_flatten
 
+LOOKUPS = {"embedding", "index_select", "gather", "index"}
 NO_KERNEL = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}  # memory alone
 
 
@@ -33,6 +34,18 @@ def call_flops(name: str, args, out) -> int:
     if name == "convolution_backward":
         g, x, w, transposed, mask = args[0], args[1], args[2], args[7], args[10]
         return 2 * (w.numel() // w.shape[0]) * (x.numel() if transposed else g.numel()) * (bool(mask[0]) + bool(mask[1]))
+    if name in ("mv", "dot", "vdot"):
+        return 2 * args[0].numel()
+    if name == "addmv":
+        return 2 * args[1].numel()
+    if name == "addbmm":
+        return 2 * args[1].numel() * args[2].shape[-1]
+    if name in ("_euclidean_dist", "_cdist_forward"):
+        return 2 * numel[0] * args[0].shape[-1]
+    if name == "_cdist_backward":
+        return 2 * args[0].numel() * args[1].shape[-1]
+    if name == "_trilinear":  # nn.Bilinear: of three tensors, with sizes 1 at these dimensions, the product's sum
+        return 2 * math.prod(torch.broadcast_shapes(*(widened(t, ones) for t, ones in zip(args[:3], args[3:6]))))
     if name.startswith("_scaled_dot_product") or name.startswith("_flash_attention") or name.startswith("_efficient_attention"):
         back = "backward" in name
         q, k, v = args[1:4] if back else args[:3]
@@ -40,6 +53,13 @@ def call_flops(name: str, args, out) -> int:
         forward = 2 * rows * k.shape[-2] * (q.shape[-1] + v.shape[-1])
         return forward * 5 // 2 if back else forward  # five products for two: the scores once more
     return max(numel, default=0)
+
+
+def widened(t, ones) -> list:
+    shape = list(t.shape)
+    for dim in sorted(ones):
+        shape.insert(dim, 1)
+    return shape
 
 
 def has_kernel(target) -> bool:
@@ -50,6 +70,14 @@ def has_kernel(target) -> bool:
 def elements_of(t) -> int:
     """Of an expanded tensor, what is there."""
     return math.prod(n for n, stride in zip(t.shape, t.stride()) if stride != 0)
+
+
+def moved_elements(name: str, operands: list, results: list) -> list:
+    """How many elements of each operand are read and of each result written, and their dtype. Of a table as many as are looked up."""
+    moved = [(elements_of(t), t.dtype) for t in operands + results]
+    if name in LOOKUPS:
+        moved[0] = results[0].numel(), moved[0][1]
+    return moved
 
 
 def product_of(name: str, args) -> str | None:
@@ -79,11 +107,11 @@ def costs(cut: Cut, forward: bool):
         for node in (n, cut.twin[n]):
             vals = torch.fx.node.map_aggregate((node.args, node.kwargs),
                                                lambda x: x.meta["val"] if isinstance(x, torch.fx.Node) else x)
-            seen.append((vals[0], node.meta["val"], tensors_in(vals) + tensors_in(node.meta["val"])))
+            seen.append((vals[0], node.meta["val"], moved_elements(name, tensors_in(vals), tensors_in(node.meta["val"]))))
         of_call = [call_flops(name, args, out) for args, out, _ in seen]
         flops.add(*of_call)
-        for t, twin in zip(seen[0][2], seen[1][2]):  # operands that are read and results that are written
-            moved.add(elements_of(t) * t.element_size(), elements_of(twin) * t.element_size())
+        for (count, dtype), (twin, _) in zip(seen[0][2], seen[1][2]):
+            moved.add(count * dtype.itemsize, twin * dtype.itemsize)
         if (product := product_of(name, seen[0][0])) is not None:
             products.setdefault(product, Amount()).add(*of_call)
     return [flops.text(), moved.text(), kernels], {p: amount.text() for p, amount in products.items()}

@@ -19,7 +19,6 @@ class Group:
     """The steps that become one node: `steps` with one output that others read, and the views between its inputs and them."""
     steps: list
     output: Value
-    name: str = ""
     inputs: list = field(default_factory=list)
     parameters: list = field(default_factory=list)
 

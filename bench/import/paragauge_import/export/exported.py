@@ -122,13 +122,14 @@ def watch(notes: list):
         return seed(number)
 
     def noted_enter(self):
-        was, self._enabled = self._enabled, False
+        was = self._enabled, self._cache_enabled
+        self._enabled, self._cache_enabled = False, was[0]  # the graph says so, too: whether it was a region without autocast
         try:
-            if was:
+            if was[0]:
                 note("torch.autocast: a region is left out; precision= of a strategy brings it back, for all of the model")
             return enter(self)
         finally:
-            self._enabled = was
+            self._enabled, self._cache_enabled = was
 
     with (mock.patch.object(own_function.Applied, "instead", staticmethod(noted_apply)),
           mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", noted_generator),

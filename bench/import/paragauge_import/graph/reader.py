@@ -31,6 +31,8 @@ ASSERTS = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_co
 EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 # They read the shape and the dtype of a tensor, not its values.
 LIKE = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"} | EMPTY
+# Views whose elements lie in the order of what they show.
+ORDERED = {"view", "_unsafe_view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze", "alias"}
 SAME = {"contiguous", "clone", "alias", "lift_fresh", "lift_fresh_copy", "lift"}
 DATA_DEPENDENT = {"item", "_local_scalar_dense", "nonzero", "nonzero_numpy", "masked_select", "unique", "_unique2", "unique_dim",
                   "unique_consecutive", "is_nonzero", "equal", "argwhere"}
@@ -85,7 +87,7 @@ class Reader:
         self.expanded, self.tables, self.splits = {}, set(), {}
         self.written = set()  # buffers, other than a batch norm's
         self.parameters = {name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad} if module is not None else set()
-        self.no_grad = False
+        self.no_grad = self.no_autocast = False
         # The places of casts that do nothing in float32, and of constants that have the dtype of a tensor.
         self.same_casts, self.like_constants = [], []
 
@@ -104,7 +106,7 @@ class Reader:
 
     def emit(self, target, args, kwargs, place, results=None, **flags) -> list:
         """A new step's outputs. args, kwargs: with either batch. results: tensors of the results' shapes, else computed."""
-        step = Step(target, args, kwargs, place, no_grad=self.no_grad, **flags)
+        step = Step(target, args, kwargs, place, no_grad=self.no_grad, no_autocast=self.no_autocast, **flags)
         results = results or self.meta(target, args, kwargs)
         lists = [list(r) if isinstance(r, (tuple, list)) else [r] for r in results]
         for i, (a, b) in enumerate(zip(*lists)):
@@ -218,6 +220,9 @@ class Reader:
                 self.refuse(f"a write into the parameter '{ref.storage.of}' (change what is read of it instead)", place)
             elif ref.storage.of and ref.storage.of.rpartition(".")[2] not in OF_BATCH_NORM:
                 self.written.add(ref.storage.of)
+            was = ref.storage.value
+            if self.no_grad and value.dtype.is_floating_point and was.step is not None and was.data is None and not was.step.no_grad:
+                value = self.unseen(was, value, place)
             ref.storage.value = value
             ref.storage.version += 1
             return
@@ -233,24 +238,35 @@ class Reader:
             back = self.emit(scatter, tuple((base, value, *a) for a in args), kwargs, place)
         elif name == "detach" and not base.dtype.is_floating_point:
             back = [value]
-        elif name == "detach":  # the gradient's way doesn't see the write
-            change, = self.emit(aten.sub.Tensor, ((value, base),) * 2, ({}, {}), place)
-            fixed, = self.emit(aten.detach.default, ((change,),) * 2, ({}, {}), place)
-            back = self.emit(aten.add.Tensor, ((base, fixed),) * 2, ({}, {}), place)
+        elif name == "detach":
+            back = [self.unseen(base, value, place)]
         elif name == "diagonal":
             back = self.emit(aten.diagonal_scatter.default, tuple((base, value, *a) for a in args), kwargs, place)
-        elif name in ("transpose", "t"):
+        elif name in ("movedim", "moveaxis"):
+            back = self.emit(target, tuple((value, a[1], a[0]) for a in args), kwargs, place)
+        elif name == "numpy_T":
+            back = self.emit(aten.permute.default, ((value, [*range(len(base.shapes[0]))][::-1]),) * 2, ({}, {}), place)
+        elif name in ("transpose", "t", "swapaxes", "swapdims", "mT"):
             back = self.emit(target, tuple((value, *a) for a in args), kwargs, place)
         elif name == "permute":
             order = [sorted(range(len(a[0])), key=lambda i, a=a: a[0][i] % len(a[0])) for a in args]
             back = self.emit(target, tuple((value, o) for o in order), kwargs, place)
-        elif len(value.shapes[0]) == 0 or _elements(value) == _elements(base):
+        elif len(value.shapes[0]) == 0 or name in ORDERED and _elements(value) == _elements(base):
             back = self.emit(aten.reshape.default, tuple((value, list(s)) for s in base.shapes), ({}, {}), place)
         else:
             self.refuse(f"a write through {name}", place)
             return
         self.write(ref.parent, back[0], place)
         ref.cached = (ref.storage.version, value)
+
+    def unseen(self, base, value, place) -> Value:
+        """The value where the gradient goes on to what was there before."""
+        before, self.no_grad = self.no_grad, False
+        change, = self.emit(aten.sub.Tensor, ((value, base),) * 2, ({}, {}), place)
+        fixed, = self.emit(aten.detach.default, ((change,),) * 2, ({}, {}), place)
+        seen, = self.emit(aten.add.Tensor, ((base, fixed),) * 2, ({}, {}), place)
+        self.no_grad = before
+        return seen
 
     def replaced(self, base, value, name, args, place) -> list | None:
         """The base with a slice that is something else; None: not of every second one, nor of none."""
@@ -342,16 +358,18 @@ class Reader:
     def region(self, a, b, modules, env):
         """A part of the graph under no_grad or autocast, in place."""
         name = op_name(a.target)
-        grad = self.no_grad
+        before = self.no_grad, self.no_autocast
         at = next(i for i, x in enumerate(a.args) if isinstance(x, torch.fx.Node) and x.op == "get_attr")
         subs = [getattr(m, n.args[at].target) for m, n in zip(modules, (a, b))]
-        if name == "wrap_with_set_grad_enabled":  # regions of autocast are off
+        if name == "wrap_with_set_grad_enabled":
             self.no_grad = self.no_grad or not a.args[0]
+        else:  # exported.py: cache_enabled says whether autocast was on
+            self.no_autocast = not a.args[3]
         inner = {}
         for placeholder, x in zip([n for n in subs[0].graph.nodes if n.op == "placeholder"], a.args[at + 1:]):
             inner[placeholder] = env[x]
         outputs = self.walk([s.graph for s in subs], subs, inner)
-        self.no_grad = grad
+        self.no_grad, self.no_autocast = before
         return outputs
 
     def operation(self, target, args, kwargs, results, place):
@@ -364,7 +382,7 @@ class Reader:
             value = self.read(first)
             same = value.dtype == single.dtype and value.shapes == (tuple(single.shape), tuple(results[1].shape))
             if name in SAME and value.dtype == single.dtype:
-                return self.copy_of(first) if name in ("clone", "lift_fresh_copy") else first
+                return self.copy_of(first) if name in ("clone", "lift_fresh_copy") or is_copied(place) else first
             if name in ("to", "_to_copy", "type_as") and value.dtype == single.dtype:
                 if single.is_floating_point():
                     self.same_casts.append(place)
@@ -378,7 +396,8 @@ class Reader:
                 return self.parts(target, args, kwargs, results, place)
             rest = tuple(tuple(tree_map(self.plain, a)) for a in (args[0][1:], args[1][1:]))
             if all(not isinstance(x, Value) for x in tree_flatten(rest)[0]):
-                return Ref(first.storage, first, (target, rest, kwargs, place), no_grad=self.no_grad)
+                seen = Ref(first.storage, first, (target, rest, kwargs, place), no_grad=self.no_grad)
+                return self.copy_of(seen) if is_copied(place) else seen
             if name in ("expand_as", "view_as", "reshape_as"):
                 plain = {"expand_as": aten.expand.default}.get(name, aten.reshape.default)
                 return Ref(first.storage, first, (plain, tuple(([*r.shape],) for r in results), ({}, {}), place), no_grad=self.no_grad)
@@ -502,6 +521,20 @@ class Reader:
         return ref
 
 
+def is_copied(place) -> bool:
+    """Whether contiguous() or reshape() had to copy what it was given."""
+    name, given, made = op_name(place.target), place.args[0].meta["val"] if place.args and isinstance(place.args[0], torch.fx.Node) else None, place.meta["val"]
+    if name == "contiguous":
+        return not given.is_contiguous()
+    if name not in ("reshape", "flatten", "reshape_as", "unflatten"):
+        return False
+    try:
+        torch.empty_strided(given.shape, given.stride(), device="meta").view(made.shape)
+    except (RuntimeError, ValueError):
+        return True
+    return False
+
+
 def _elements(value):
     return torch.Size(value.shapes[0]).numel()
 
@@ -530,12 +563,12 @@ def _walk(reader, exported, loss) -> Graph:
     placeholders = [[n for n in e.graph.nodes if n.op == "placeholder"] for e in exported]
     users = [n for n in placeholders[0] if n.name in signature.user_inputs and isinstance(n.meta.get("val"), torch.Tensor)]
     named = {n.name: n for n in users}
-    rest = iter([n for n in users if n.name not in {x.name for x in inputs}])
-    order = [named[x.name] if x.name in named else next(rest) for x in inputs]
+    rest = iter([n for n in users if n.name not in {x.name.lower() for x in inputs}])  # as the export writes them
+    order = [named[x.name.lower()] if x.name.lower() in named else next(rest) for x in inputs]
     for i, (x, n) in enumerate(zip(inputs, order)):
         twin = placeholders[1][placeholders[0].index(n)]
         shapes = tuple(tuple(t.meta["val"].shape) for t in (n, twin))
-        v = Value("input", shapes, n.meta["val"].dtype, name="input" if i == 0 else x.name or f"input_{i + 1}")
+        v = Value("input", shapes, n.meta["val"].dtype, name="input" if i == 0 else x.name if x.name not in ("", "input") else f"input_{i + 1}")
         input_values.append(v)
         env[n] = Ref(Storage(v))
     for n in placeholders[0]:

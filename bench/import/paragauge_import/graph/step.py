@@ -83,6 +83,7 @@ class Step:
     outputs: list = field(default_factory=list)
     inplace: bool = False  # as the module has it
     no_grad: bool = False
+    no_autocast: bool = False  # in a region that switches it off
     has_buffers: bool = False  # a batch norm with running statistics, which have no part in a training step
     virtual: bool = False  # no work of its own: a view, or an expression of sizes alone
     like: "Value | None" = None  # its result has the dtype of this

@@ -51,11 +51,19 @@ def refuse_products_in_f32(group):
         raise Refusal(f"what autocast does inside op '{group.steps[-1].name}' isn't known,")
 
 
+def is_cast(step) -> bool:
+    """Whether autocast would play the step, which is no constant's, in half precision."""
+    made = step.outputs[0]
+    return made is not None and made.data is None and autocast.policy_of(step.target) == "half"
+
+
 def half_bodies(graph: Graph, made, runs: bool):
     """The second bodies by name, or why there are none. runs: as make_body's."""
     uses = [name for name, body in made.bodies.items() if re.search(r"\b(bf16|f16)\b", str(body))]
     if uses:
         return f"the module itself uses half precision, in '{uses[0]}'"
+    if (off := next((s for s in graph.steps if s.no_autocast and is_cast(s)), None)) is not None:
+        return f"autocast is switched off for op '{off.name}', which then stays in float32, at {place_of(off.place)}: that isn't written"
     follow_dtypes(graph)
     before = [(group.output, group.output.dtype) for _, group, _ in made.traced]
     try:

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from paragauge_import.body.cost import call_flops, elements_of, has_kernel, product_of, tensors_in
+from paragauge_import.body.cost import call_flops, has_kernel, moved_elements, product_of, tensors_in
 from paragauge_import.body.group import fake
 from paragauge_import.export.exported import BATCHES, quiet
 from paragauge_import.graph.step import op_name, size_text
@@ -32,6 +32,8 @@ RESHAPES = ("view", "_unsafe_view", "reshape")
 MADE = ("zeros", "ones", "full", "empty")  # of no tensor: of any part
 LINEAR = {*RESHAPES, "_to_copy", "expand", "t", "transpose", "permute", "unsqueeze", "squeeze", "clone", "neg", "slice", "select", "mul", "div"}
 COLLAPSING = {"select", "slice", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "index_select"}
+
+PLAYED_AS = {torch.float64: 4, torch.complex128: 8}  # bytes of an element that is played so in the place of f32 and c64
 
 
 class Impossible(Exception):
@@ -65,17 +67,12 @@ def dims_of(spec: str) -> list:
     return [int(s) if s.isdigit() else s for s in spec[:-1].split("[")[1].split(",") if s]
 
 
-def bytes_of(t) -> int:
-    """Of a tensor that is played in f64 in f32's place."""
-    return elements_of(t) * {torch.float64: 4, torch.complex128: 8}.get(t.dtype, t.element_size())
-
-
 def cost_of(target, args, kwargs, results: list) -> tuple:
     """FLOPs and bytes of a call; nothing where it has no kernel. results: tensors."""
     if not has_kernel(target):
         return 0, 0
     return (call_flops(op_name(target), args, results[0] if len(results) == 1 else results),
-            sum(bytes_of(t) for t in tensors_in((args, kwargs)) + results))
+            sum(count * PLAYED_AS.get(dtype, dtype.itemsize) for count, dtype in moved_elements(op_name(target), tensors_in((args, kwargs)), results)))
 
 
 def amount_of(sites, at_sites) -> list:
@@ -87,7 +84,7 @@ def amount_of(sites, at_sites) -> list:
     c, more = divmod(f - f1, n - 1)
     if rest or more:
         raise Impossible("costs aren't in proportion to the parts")
-    return [f1 - b0 * b - (c - d * b0) - d * b0, b, c - d * b0, d]
+    return [f1 - b0 * b - c, b, c - d * b0, d]
 
 
 # -- playing in parts ------------------------------------------------------------------------------------------------------
