@@ -125,6 +125,16 @@ def rename(row):
         row.update(strategy=strategy + ",overlap=0", label=label.replace("mesh", "mesh blocking", 1))
 
 
+def tell_apart(rows):
+    """Labels leave out where a pipeline is cut, and how large buckets are: strategies of one label get their whole text."""
+    strategies = {}
+    for row in rows:
+        strategies.setdefault((row["model"], row["label"]), set()).add(row["strategy"])
+    for row in rows:
+        if len(strategies[row["model"], row["label"]]) > 1:
+            row["label"] = row["strategy"]
+
+
 def read_result(path):
     content = read_json(path)
     is_old = content.get("format") == "paragauge-result-2"
@@ -143,6 +153,7 @@ def read_result(path):
                                 f"found {json.dumps(row[key])}")
         if is_old and "rows" in content:  # of today's program they have today's names
             rename(row)
+    tell_apart(rows)
     return Result(content["sessions"][-1]["context"] if content.get("sessions") else {}, rows)
 
 

@@ -2,17 +2,18 @@
 
     plots/split_size.py r.json --out build/plots/split_size
 
-One panel per model, world and schedule that has at least two split sizes.
+One panel per model, world and pipeline (schedule, ranks, cut) that has at least two split sizes.
 """
 
 import math
+from collections import Counter
 
 import result_file
 import style
 from style import plt
 
 
-def draw(axes, world, schedule, rows, pipelines):
+def draw(axes, world, pipeline, rows, pipelines):
     pipelines = sorted(pipelines, key=lambda row: row["microbatch"])
     for cost_model in dict.fromkeys(row["cost_model"] for row in pipelines if row["cost_model"]):
         shown = [row for row in pipelines if row["cost_model"] == cost_model]
@@ -32,17 +33,23 @@ def draw(axes, world, schedule, rows, pipelines):
     axes.minorticks_off()
     axes.set_xlabel("split size (samples per microbatch)")
     axes.set_ylabel(f"{result_file.model_name(rows[0])} Execution Time (Second)")
-    axes.set_title(f"{schedule}, global batch {rows[0]['global_batch']}, world {world}", fontsize=10)
+    axes.set_title(f"{pipeline}, global batch {rows[0]['global_batch']}, world {world}", fontsize=10)
     axes.yaxis.grid(True)
     axes.set_ylim(bottom=0)
+
+
+def without_split(strategy: str) -> str:
+    """Pipelines that have it in common differ in the size of their microbatches only."""
+    return ",".join(part for part in strategy.split(",") if not part.startswith(("split_size=", "microbatches=")))
 
 
 def plot(arguments):
     rows = result_file.choose(arguments.file, result_file.read_result(arguments.file).rows, "world", arguments.world)
     rows = [row for row in rows if row["status"] != "skipped" and row["executor"] == "paragauge"]
-    pipelines = [row for row in rows if row["preset"] == "pipeline"]
-    panels = {key: sweep for key, sweep in result_file.groups(pipelines, "model", "world", "schedule").items()
+    pipelines = [{**row, "pipeline": without_split(row["strategy"])} for row in rows if row["preset"] == "pipeline"]
+    panels = {key: sweep for key, sweep in result_file.groups(pipelines, "model", "world", "schedule", "pipeline").items()
               if len({row["microbatch"] for row in sweep}) > 1}
+    alike = Counter(key[:3] for key in panels)
     cells = result_file.groups(rows, "model", "world")
     if not panels:
         raise result_file.FileError(f"{arguments.file}: no sweep: it needs pipelines of at least two split sizes of one model, world and schedule")
@@ -52,8 +59,8 @@ def plot(arguments):
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)
     handles = {}
-    for axis, ((model, world, schedule), sweep) in zip(axes.flat, panels.items()):
-        draw(axis, world, schedule, cells[model, world], sweep)
+    for axis, ((model, world, schedule, pipeline), sweep) in zip(axes.flat, panels.items()):
+        draw(axis, world, pipeline if alike[model, world, schedule] > 1 else schedule, cells[model, world], sweep)
         handles.update({name: handle for handle, name in zip(*axis.get_legend_handles_labels())})
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * columns, title="error bars: standard deviation of the steps",
                   title_fontsize=9)

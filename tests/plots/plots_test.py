@@ -222,6 +222,18 @@ def test_split_size_keeps_schedules_apart():
         equal(len(axis.containers[0].lines[0].get_ydata()), 4)
 
 
+def test_other_cuts_are_told_apart():
+    content = json.loads(RESULT.read_text())
+    sweep = [row for row in content["rows"] if row["model"].startswith("resnet50") and row["world"] == "local" and row["preset"] == "pipeline"]
+    others = [{**row, "strategy": row["strategy"].replace("cut=", "cut=other.")} for row in sweep]
+    content["rows"] = sweep + others
+    path = written(content)
+    panels = [axis for axis in draw(split_size, path, {"world": None}).axes if axis.get_visible()]
+    titles = [axis.get_title() for axis in panels]
+    assert len(titles) == 2 and "cut=other." in titles[1] and "cut=other." not in titles[0], titles
+    equal({row["label"] for row in result_file.read_result(path).rows}, {row["strategy"] for row in sweep + others})
+
+
 def test_committed_crossings_are_forecast():
     """The bandwidths at which ddp overtakes model parallelism and the pipelines: within 15 % of the measured ones."""
     rows = [row for row in result_file.read_result(TESTS.parent / "bench" / "results" / "crossing.json").rows
