@@ -30,7 +30,8 @@ std::string describe_links(const sim::Profile& profile) {
     text += fmt::format("{:<8} {:<15} {:>7} {:>5} {:>14} {:>14} ", key.world, key.kind, key.members, times.sizes.size(),
                         times.sizes.begin()->first, times.sizes.rbegin()->first);
     if (const std::optional<sim::AlphaBeta> line = times.line())
-      text += fmt::format("{:>10.1f} {:>14.3f} {:>16.1f}\n", line->alpha_s * 1e6, 1e-9 / line->s_per_byte,
+      text += fmt::format("{:>10.1f} {:>14} {:>16.1f}\n", line->alpha_s * 1e6,
+                          line->s_per_byte > 0 ? fmt::format("{:.3f}", 1e-9 / line->s_per_byte) : "n/a",
                           100 * line->residual);
     else
       text += fmt::format("{:>10} {:>14} {:>16}\n", "n/a", "n/a", "n/a");

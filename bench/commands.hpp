@@ -64,7 +64,7 @@ struct Options {
   // Files; empty: none.
   std::vector<std::string> files;  // the results to report
   std::string profile;             // to read; trace without one calibrates on the spot
-  std::string json, csv;           // the results and their table
+  std::string json, csv;           // the results and their table; plan: of forecasts, see measured_file
   std::string record;              // how far the forecasts were off
   std::string output;              // calibrate's profile, machine's cluster, trace's timelines, train's epochs
   bool details = false;            // the long tables instead of the answer
@@ -89,6 +89,8 @@ int describe(const Options& options);
 int import_model(const Options& options);
 int predict(const Options& options);
 int plan(const Options& options);
+/// Where `plan --measure` keeps what it measures, beside the forecasts' file: "p.json" → "p.measured.json"; "" of "".
+std::string measured_file(const std::string& file);
 int measure(const Options& options);
 int write_machine(const Options& options);
 int calibrate(const Options& options);

@@ -88,6 +88,24 @@ sim::Profile load_or_new(const std::filesystem::path& path, const std::string& d
   return std::filesystem::exists(path) ? sim::load_profile(path) : sim::Profile(device);
 }
 
+/// Of a result file that isn't there yet. ConfigError where one is: a profile of something else, or of a result that is gone.
+void check_no_profiles(const Options& options) {
+  if (options.json.empty()) return;
+  for (const char* name : {".profile", ".fit_profile"}) {
+    const std::filesystem::path path = beside(options.json, name);
+    if (std::filesystem::exists(path))
+      throw sim::ConfigError(
+          "{} is there, but {}, beside which it would be written, isn't; remove it, or name another file",
+          path.string(), options.json);
+  }
+}
+
+bool has_samples(const sim::Result& result) {
+  return std::ranges::any_of(result.cells, [](const sim::Cell& cell) {
+    return std::ranges::any_of(cell.rounds, [](const sim::Round& round) { return !round.measured.samples.empty(); });
+  });
+}
+
 /// What the cost model for other shapes may know: nothing of the compared models.
 class OtherShapes {
  public:
@@ -353,6 +371,9 @@ int compare(const Options& options) {
   sim::Result result;
   result.kind = "compare";
   if (!options.json.empty()) result = sim::resume_or_new(options.json, result.kind);
+  const bool goes_on = !result.sessions.empty();
+  if (!goes_on) check_no_profiles(options);
+  const bool with_samples = options.raw || has_samples(result);
   std::vector<Job> jobs = make_jobs(options.subject, options.machine, &result);
   // What decides times besides the machine. A mistake is said before ranks are started.
   const nlohmann::json conditions = {{"steps", options.steps},
@@ -368,7 +389,7 @@ int compare(const Options& options) {
     sim::Cell& cell = result.cell(job.program, job.world);
     sim::check_program(cell, job.program, options.json);
     if (options.machine.graph) cell.settings = "graph";
-    sim::place(cell, job.program, job.cluster);
+    if (cell.rounds.empty()) sim::place(cell, job.program, job.cluster);  // else they know the ops' workspaces
   }
   const Worlds worlds = open_worlds(options.machine, jobs);
   if (worlds.done) return *worlds.done;
@@ -380,8 +401,9 @@ int compare(const Options& options) {
   if (first > 0 && first < static_cast<int>(options.rounds))
     fmt::print("compare: goes on with round {} of {} in {}\n", first + 1, options.rounds, sim::printable(options.json));
   else if (first > 0)
-    fmt::print("compare: {} has its {} rounds already\n", sim::printable(options.json), first);
-  Rounds rounds(options, jobs, worlds, first > 0);
+    fmt::print("compare: {} has its {} rounds already{}\n", sim::printable(options.json), first,
+               options.peers ? "; plain PyTorch is measured beside further ones (--rounds)" : "");
+  Rounds rounds(options, jobs, worlds, goes_on);
   if (first < static_cast<int>(options.rounds)) rounds.rehearse();
   Progress progress("compare", options.time_limit_s > 0 ? options.time_limit_s - (backend::now_s() - begin_s) : 0);
   double round_s = 0;  // what the latest one has taken
@@ -396,10 +418,10 @@ int compare(const Options& options) {
     }
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
     rounds.run(round, result, progress);
-    see_other_runs(result.sessions.back().context);
+    see_neighbours(result.sessions.back().context);
     see_hosts(result.sessions.back().context, worlds);
     if (!options.json.empty()) {
-      sim::save_result(options.json, result, options.raw);
+      sim::save_result(options.json, result, with_samples);
       rounds.save_profiles(options.json);
     }
     round_s = backend::now_s() - round_begin_s;
@@ -409,9 +431,10 @@ int compare(const Options& options) {
   if (options.details) {
     fmt::print("\n{}", sim::to_console(report));
   } else {
-    const bool kept = !options.json.empty();
+    const char* command = options.measure > 0 ? "`paragauge compare` of these" : "the same command";
+    const bool goes_on_there = !options.json.empty() && options.measure == 0;
     const sim::Answer answer = sim::answer_of(
-        result, nullptr, fmt::format("the same command with {}--rounds {{}}", kept ? "" : "--json FILE and "));
+        result, nullptr, fmt::format("{} with {}--rounds {{}}", command, goes_on_there ? "" : "--json FILE and "));
     fmt::print("\n{}\n{}", answer.table, answer.words);
   }
   print_remarks(jobs);

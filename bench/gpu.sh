@@ -37,7 +37,7 @@ pack() {
 }
 
 run() {
-  out=$1 phases=${2:-tests check calibrate models traces suites resnet50 splits vgg16 convnet half transformers nccl graphs memory}
+  out=${1%/} phases=${2:-tests check calibrate models traces suites resnet50 splits vgg16 convnet half transformers nccl graphs memory}
   device=${DEVICE:-cuda} python=${PARAGAUGE_PYTHON:-$(command -v python3)}
   [[ -x .venv/bin/python && $device != cuda ]] && python=.venv/bin/python
   torch=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__file__))')

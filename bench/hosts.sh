@@ -176,6 +176,7 @@ launch() {
       ;;
     mpirun)
       command -v mpirun >/dev/null || fail "mpirun is missing: bench/hosts.sh install" 3
+      [[ $root != *[[:space:]]* ]] || fail "Open MPI takes no agent whose path has spaces: $root"
       for ((host = 0; host < hosts; ++host)); do list+=,host$host:$ranks; done
       # In host0's network, but not on it, so that it can start its daemons on all hosts.
       ip netns exec "${name}0" mpirun --allow-run-as-root --oversubscribe --bind-to none --np $((hosts * ranks)) --host "${list#,}" \

@@ -244,6 +244,7 @@ std::vector<Job> that_fit(std::vector<Job> jobs, const Machine& machine, const W
     cell.skipped = *reason;
     return true;
   });
+  if (jobs.empty()) sim::check_not_all_skipped(result);
   return jobs;
 }
 
@@ -261,7 +262,7 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds) {
                          {"awake_cores", kept_awake(machine) ? sim::usable_cores() : 0},
                          {"environment", backend::environment()}};
   if (machine.device != "cpu") context["device_name"] = backend::describe(machine.device).name;
-  see_other_runs(context);
+  see_neighbours(context);
   see_hosts(context, worlds);
   return context;
 }
@@ -271,8 +272,9 @@ void see_hosts(nlohmann::json& context, const Worlds& worlds) {
     if (!session->hosts().empty()) context["hosts"][label] = session->hosts();
 }
 
-void see_other_runs(nlohmann::json& context) {
+void see_neighbours(nlohmann::json& context) {
   const std::optional<std::uint32_t> runs = backend::measuring_runs();
+  context["environment"]["steal_share"] = backend::steal_share();
   if (runs) context["other_runs"] = std::max(context.value("other_runs", 0U), std::max(*runs, 1U) - 1);
 }
 

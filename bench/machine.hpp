@@ -65,8 +65,8 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds);
 /// `hosts` of a context, by world, where one has several: Session::hosts as it is now.
 void see_hosts(nlohmann::json& context, const Worlds& worlds);
 
-/// `other_runs` of a context: the most that have been seen, also of those that began later.
-void see_other_runs(nlohmann::json& context);
+/// `other_runs` of a context: the most that have been seen, also of those that began later; and its steal_share until now.
+void see_neighbours(nlohmann::json& context);
 
 /// A run of the job's Program. With --graph there are two warm-up steps at least: one as ever, one that is captured.
 backend::RunRequest request_of(const Job& job, const Machine& machine, std::uint32_t warmup_steps, std::uint32_t steps);

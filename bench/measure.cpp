@@ -127,7 +127,7 @@ int measure(const Options& options) {
     add_measured(cell, round, job.program,
                  worlds.at(job.world).run(request_of(job, options.machine, options.warmup_steps, options.steps)));
     cell.rounds.push_back(std::move(round));
-    see_other_runs(result.sessions.back().context);
+    see_neighbours(result.sessions.back().context);
     see_hosts(result.sessions.back().context, worlds);
     if (!options.json.empty()) sim::save_result(options.json, result, options.raw);  // what is measured stays
   }

@@ -226,7 +226,9 @@ void add_plan(CLI::App* command, Options& options) {
   number(command, "--devices", options.plan_devices, 1, 1'048'576, "how many of its devices; all unless given");
   add_what_if(command, options);
   number(command, "--top", options.top, 1, 10'000, "strategies to show");
-  number(command, "--measure", options.measure, 1, 100, "also run so many of the best, beside their forecasts");
+  number(command, "--measure", options.measure, 1, 100,
+         "also run so many of the best, beside their forecasts; what is measured goes beside --json and --csv, into "
+         "NAME.measured.json and .csv");
   text(command, "--cost-model", options.cost_models, fmt::format("one of {}", sim::cost_model_table().names()))
       ->expected(1)
       ->capture_default_str();
@@ -266,11 +268,12 @@ void check_predict(const CLI::App& command, const Options& options) {
   check_profile(command, options);
 }
 
-void check_plan(const CLI::App& command, const Options& /*options*/) {
+void check_plan(const CLI::App& command, const Options& options) {
   refuse_together(command, "--cluster", {"--world", "--device", "--network", "--measure"},
                   "a cluster is a machine of its own, and the other is about this one");
   refuse_together(command, "--memory", {"--measure"}, "what runs has the memory that there is");
   refuse_together(command, "--scale", {"--measure"}, "what runs is as fast as it is");
+  check_profile(command, options);
 }
 
 void add_measure(CLI::App* command, Options& options) {
@@ -460,6 +463,8 @@ std::vector<sim::FileLock> claim(const Options& options) {
   std::vector<sim::FileLock> locks;
   if (is_only_a_rank()) return locks;
   Texts written{options.json, options.csv, options.record, options.output, options.checkpoint};
+  if (options.measure > 0)
+    written.insert(written.end(), {bench::measured_file(options.json), bench::measured_file(options.csv)});
   Texts read = options.files;
   read.insert(read.end(), {options.profile, options.cluster});
   for (const Texts* models : {&options.subject.models, &options.fit_on})

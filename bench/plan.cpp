@@ -2,12 +2,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "bench/commands.hpp"
 #include "bench/forecasts.hpp"
 #include "bench/search.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/cost/roofline.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
@@ -20,8 +22,16 @@
 namespace bench {
 namespace {
 
+/// GPUs that this machine's ranks, which are processes, sit on: nobody counts them, unless this is a launch.
+bool are_uncounted(const Options& options) {
+  return options.cluster.empty() && options.hosts == 1 && options.machine.device != "cpu" &&
+         sim::world_kind(options.machine.worlds.front()).processes;
+}
+
 std::uint32_t devices_of(const Options& options) {
-  const sim::Cluster cluster = clusters_of(options, 1).front();
+  const std::uint32_t said = std::max(options.plan_devices, options.devices);
+  if (are_uncounted(options) && said == 0) throw sim::ConfigError("plan: say how many GPUs: --devices");
+  const sim::Cluster cluster = clusters_of(options, are_uncounted(options) ? said : 1).front();
   const std::uint32_t most = cluster.devices();
   if (options.plan_devices > most)
     throw sim::ConfigError("plan: --devices {} but '{}' has {}", options.plan_devices, cluster.name, most);
@@ -220,6 +230,12 @@ std::string left_out_text(const std::vector<sim::OmittedStrategies>& list, bool 
 
 }  // namespace
 
+std::string measured_file(const std::string& file) {
+  if (file.empty()) return "";
+  const std::filesystem::path path(file);
+  return (path.parent_path() / path.stem()).string() + ".measured" + path.extension().string();
+}
+
 int plan(const Options& options) {
   if (!options.json.empty()) sim::check_replaceable(options.json, "plan");
   const std::uint32_t devices = devices_of(options);
@@ -244,11 +260,12 @@ int plan(const Options& options) {
                                          {"scale", options.scale},
                                          {"memory_GiB", options.memory_GiB},
                                          {"devices", devices}}});
-  std::vector<std::string> best;
+  std::vector<std::string> best;  // to run
   for (const Choice& choice : choices) {
-    if (result.cells.size() == options.top || !(choice.fits() || result.cells.empty())) break;
-    result.cells.push_back(choice.cell);
-    if (choice.fits() && std::ranges::count(best, choice.cell.strategy) == 0) best.push_back(choice.cell.strategy);
+    if (!(choice.fits() || result.cells.empty())) break;
+    if (result.cells.size() < options.top) result.cells.push_back(choice.cell);
+    if (choice.fits() && best.size() < options.measure && std::ranges::count(best, choice.cell.strategy) == 0)
+      best.push_back(choice.cell.strategy);
   }
   if (!options.is_only_a_rank) {
     const std::optional<sim::TrackRecord> record = track_record();
@@ -269,11 +286,9 @@ int plan(const Options& options) {
   }
   if (options.measure == 0) return 0;
   if (best.empty()) throw sim::ConfigError("plan: nothing fits, so there is nothing to measure");
-  best.resize(std::min<std::size_t>(best.size(), options.measure));
   Options run = options;
   run.subject.strategies = best;
-  run.json.clear();
-  run.csv.clear();
+  for (std::string* file : {&run.json, &run.csv}) *file = measured_file(*file);
   run.machine.may_idle = true;  // the best may need fewer devices than there are
   return options.compare(run);
 }

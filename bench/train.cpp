@@ -329,11 +329,10 @@ class Training {
     const std::string& file = options_.checkpoint;
     if (file.empty() || !std::filesystem::exists(file)) return;
     state_ = sim::read_text_file(file);
-    const std::map<std::string, std::string> metadata = backend::safetensors_from(state_, file).metadata;
-    for (const auto& [key, expected] : about_)
-      if (const auto found = metadata.find(key); found == metadata.end() || found->second != expected)
-        throw sim::ConfigError("{}: is a checkpoint with {} '{}', this run has '{}'; name another file, or remove it",
-                               file, key, found == metadata.end() ? "" : found->second, expected);
+    const backend::Safetensors state = backend::safetensors_from(state_, file);
+    const std::map<std::string, std::string>& metadata = state.metadata;
+    check_about(metadata, file, "checkpoint");
+    backend::check_state(state, job_.program, file);
     done_ = number_in<std::uint32_t>(metadata, "epoch", file);
     steps_ = number_in<std::int64_t>(metadata, "step", file);
     std::istringstream losses(metadata.contains("losses") ? metadata.at("losses") : "");
@@ -342,18 +341,31 @@ class Training {
       throw sim::ConfigError("{}: has losses of {} epochs, not {}", file, losses_.size(), done_);
   }
 
-  /// And with the epochs that the result has until there.
+  /// And with the epochs that the result has until there. ConfigError where it is another training's.
   void read_result() {
     const std::string& file = options_.output;
     if (file.empty() || !std::filesystem::is_regular_file(file) || std::filesystem::file_size(file) == 0) return;
+    std::map<std::string, std::string> about;
     try {
       const auto result = nlohmann::ordered_json::parse(sim::read_text_file(file));
       if (result.at("format") != kFormat) throw sim::ConfigError("");
+      for (const auto& [key, expected] : about_)
+        if (result.contains(key))
+          about[key] = result[key].is_string() ? result[key].get<std::string>() : result[key].dump();
       for (const nlohmann::ordered_json& row : result.at("epochs"))
         if (row.at("epoch").get<std::uint32_t>() <= done_) rows_.push_back(row);
     } catch (const std::exception&) {
       throw sim::ConfigError("{}: is no result of train, and would be replaced; name another file", file);
     }
+    check_about(about, file, "result");
+  }
+
+  /// ConfigError where a file is of another training.
+  void check_about(const std::map<std::string, std::string>& about, const std::string& file, const char* what) const {
+    for (const auto& [key, expected] : about_)
+      if (const auto found = about.find(key); found == about.end() || found->second != expected)
+        throw sim::ConfigError("{}: is a {} with {} '{}', this run has '{}'; name another file, or remove it", file,
+                               what, key, found == about.end() ? "" : found->second, expected);
   }
 
   const Options& options_;

@@ -215,8 +215,8 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
       for (std::size_t j = 0; j < result.cells.size(); ++j)
         if (const auto found = accuracy.cells[j].forecasts.find(cost_model);
             result.cells[j].executor == cell.executor && family(result.cells[j]) != family(cell) &&
-            result.cells[j].threads == cell.threads && found != accuracy.cells[j].forecasts.end() &&
-            found->second.absolute)
+            result.cells[j].device == cell.device && result.cells[j].threads == cell.threads &&
+            found != accuracy.cells[j].forecasts.end() && found->second.absolute)
           others.push_back(found->second.absolute->log_ratio);
       forecast.interval_90 = record_of(others).interval_90(forecast.predicted.step_s);
       forecast.interval_from = fmt::format("how far {} forecasts of other models here were off", others.size());
@@ -285,7 +285,8 @@ TrackRecord track_record(const Result& result) {
   TrackRecord record;
   for (const auto& [key, errors] : absolute) {
     ErrorRecord& row = record[key.first][key.second] = record_of(errors);
-    if (const ErrorRecord ratios = record_of(relative[key]); ratios.count >= kFewestErrors) row.relative_sd = ratios.sd;
+    if (const ErrorRecord ratios = record_of(relative[key]); ratios.count >= kFewestErrors)
+      row.relative_sd = std::hypot(ratios.mean, ratios.sd);
   }
   return record;
 }

@@ -149,7 +149,7 @@ std::string table_of(const Question& question, const Result& result, const Accur
   add("measured", true, [](const Line& line) { return line.is_measured() ? readable_seconds(line.step_s()) : ""; });
   add("error", true, [](const Line& line) {
     const bool known = line.forecast != nullptr && line.forecast->absolute;
-    return known ? fmt::format("{:+.1f} %", 100 * line.forecast->absolute->log_ratio) : "";
+    return known ? fmt::format("{:+.1f} %", 100 * std::expm1(line.forecast->absolute->log_ratio)) : "";
   });
   for (const std::string& peer : question.peers)
     add(peer, true, [&](const Line& line) {
@@ -200,11 +200,18 @@ bool too_close(const Line& a, const Line& b) {
   return !told_apart(a.forecast->compared, b.forecast->compared);
 }
 
+/// Whether all of these were measured often enough to say how much of a difference is noise; of forecasts: yes.
+bool have_intervals(const std::vector<const Line*>& lines) {
+  return std::ranges::all_of(
+      lines, [](const Line* line) { return !line->is_measured() || line->accuracy->interval.has_value(); });
+}
+
 /// How far the forecast was off, or may be.
 std::string trust_text(const Line& line) {
   if (line.forecast == nullptr) return "";
   if (line.forecast->absolute)  // rounded up: it is within
-    return fmt::format("forecast within {:.1f} %", std::ceil(1000 * std::abs(line.forecast->absolute->log_ratio)) / 10);
+    return fmt::format("forecast within {:.1f} %",
+                       std::ceil(1000 * std::abs(std::expm1(line.forecast->absolute->log_ratio))) / 10);
   const ForecastAccuracy& forecast = *line.forecast;
   std::vector<std::string> parts;
   if (forecast.interval_90)
@@ -482,7 +489,8 @@ Answer answer_of(const Result& result, const TrackRecord* record, const std::str
     if (question.lines.size() == 1)
       begin += fmt::format(" takes {}{}", readable_seconds(fastest.step_s()), is_forecast ? " (forecast)" : "");
     else if (ties.size() == 1)
-      begin += fmt::format(" is fastest{}", of_what);
+      begin += have_intervals(fitting) ? fmt::format(" is fastest{}", of_what)
+                                       : fmt::format(" was fastest{}, this time", of_what);
     else
       begin = fmt::format("{}{} can't be told apart{} by {}; {} is shown first", of_model, listed(ties),
                           of_what.empty() ? "" : "," + of_what + ",",

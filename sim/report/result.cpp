@@ -142,11 +142,12 @@ void place(Cell& cell, const Program& program, const Cluster& cluster, std::span
 }
 
 int Result::next_round() const {
-  const auto lacks = [](const Cell& cell, int round) {
-    return cell.skipped.empty() && std::ranges::none_of(cell.rounds, [&](const Round& r) { return r.round == round; });
+  const auto is_measured = [](const Cell& cell) { return cell.executor == kOurs && cell.skipped.empty(); };
+  const auto lacks = [&](const Cell& cell, int round) {
+    return is_measured(cell) && std::ranges::none_of(cell.rounds, [&](const Round& r) { return r.round == round; });
   };
   int next = 0;
-  if (std::ranges::all_of(cells, [](const Cell& cell) { return !cell.skipped.empty(); })) return next;
+  if (std::ranges::none_of(cells, is_measured)) return next;
   while (std::ranges::none_of(cells, [&](const Cell& cell) { return lacks(cell, next); })) ++next;
   return next;
 }

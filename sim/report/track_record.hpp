@@ -23,7 +23,7 @@ constexpr std::size_t kFewestErrors = 8;
 struct ErrorRecord {
   std::size_t count = 0;
   double mean = 0, sd = 0;            // sd of the sample (n − 1)
-  std::optional<double> relative_sd;  // of the errors relative to `single`
+  std::optional<double> relative_sd;  // of the errors relative to `single`, from 0: no forecast knows their mean
 
   /// Where the measurement of a forecast should lie 90 times of 100; nothing below kFewestErrors.
   [[nodiscard]] std::optional<Interval> interval_90(double predicted_s) const;

@@ -48,12 +48,14 @@ grep -q 'single on local skipped: does not fit: needs .* are free' "$scratch/out
 [[ $(grep -c '"skipped":"does not fit' "$scratch/unfit.json") == 1 ]] || { echo "measure doesn't keep what it skips"; failed=1; }
 accepts compare -m toy_mlp -m resnet50,global_batch=1000000 -s single -w local --rounds 1
 grep -q 'single on local skipped: does not fit: needs .* are free' "$scratch/out" || { echo "compare starts what can't fit"; failed=1; }
+refuses "does not fit: needs" measure -m resnet50,global_batch=1000000 -s single -w local --verify
 refuses "does not fit: needs" calibrate -m resnet50,global_batch=1000000 -s single -w local --rounds 1 -o "$scratch/unfit.profile.json"
 refuses "does not fit: needs" trace -m resnet50,global_batch=1000000 -s single -w local -o "$scratch/unfit.trace.json"
 accepts measure -m toy_mlp -s single -w local --steps 2 --anyway
 accepts compare -m toy_mlp,timing=tutorial -s single -s pipeline,microbatches=4 -w local --rounds 1
-accepts plan -m toy_mlp --devices 2 -w local --method layers --measure 1
+accepts plan -m toy_mlp --devices 2 -w local --method layers --measure 1 --json "$scratch/plan.json"
 grep -q 'measured' "$scratch/out" || { echo "plan doesn't run its choice"; failed=1; }
+grep -q '"measured"' "$scratch/plan.measured.json" || { echo "plan doesn't keep what it measured"; failed=1; }
 accepts calibrate -m toy_mlp -s ddp -w local --rounds 1 -o "$scratch/profile.json"
 accepts predict -m toy_mlp -s ddp -w local --cost-model profiled --profile "$scratch/profile.json"
 accepts calibrate -m toy_mlp,global_batch=6 -m toy_mlp,global_batch=7 -s single -w local --rounds 1 -o "$scratch/two.json"
@@ -71,7 +73,10 @@ cmp -s "$scratch/before.json" "$scratch/elsewhere.json" || { echo "a refused cal
 accepts compare -m toy_mlp -s single -s ddp -w local --rounds 1 --json "$scratch/compare.json"
 accepts compare -m toy_mlp -s single -s ddp -w local --rounds 2 --json "$scratch/compare.json" # goes on with round 2
 grep -q 'goes on with round 2' "$scratch/out" || { echo "compare didn't resume"; failed=1; }
-accepts predict -m toy_mlp -s ddp -w local --cost-model profiled --profile "$scratch/compare.profile.json"
+accepts compare -m toy_mlp -s model_parallel -w local --rounds 2 --json "$scratch/compare.json" # one more; nothing is lost
+for strategy in ddp model_parallel; do accepts predict -m toy_mlp -s $strategy -w local --cost-model profiled --profile "$scratch/compare.profile.json"; done
+cp "$scratch/profile.json" "$scratch/mine.profile.json"
+refuses "mine.profile.json is there, but $scratch/mine.json, beside which it would be written, isn't" compare -m toy_mlp -s single -w local --json "$scratch/mine.json"
 refuses "is a result of 'compare' (2 rounds), which 'predict' neither goes on with nor replaces" predict -m toy_mlp -s single --json "$scratch/compare.json"
 refuses "is a result of 'compare' (2 rounds), which 'measure' neither goes on with nor replaces" measure -m toy_mlp -s single -w local --json "$scratch/compare.json"
 refuses "taken with options/real_time true, not false" compare -m toy_mlp -s single -s ddp -w local --rounds 3 --no-real-time --json "$scratch/compare.json"

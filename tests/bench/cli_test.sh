@@ -163,6 +163,10 @@ wait $! # whoever reads has gone before anything is said
 [[ $? == 75 ]] || { echo "nobody who reads what is said isn't an error"; failed=1; }
 refuses "--devices 9 but 'dgx_a100' has 8" plan -m convnet -c dgx_a100 --devices 9
 refuses "can't be combined with --measure" plan -m convnet -c dgx_a100 --measure 2
+refuses "plan: --profile is read by --cost-model" plan -m convnet -w local --profile "$scratch/none.json"
+refuses "plan: say how many GPUs: --devices" plan -m convnet -w nccl --device cuda
+accepts plan -m convnet -w nccl --device cuda --devices 4
+grep -q '[dp]p=4 ' "$scratch/out" || { echo "plan doesn't take as many GPUs as there are"; failed=1; }
 refuses "unknown method 'magic'; known: candidates, hypar, layers" plan -m convnet -c dgx_a100 --method magic
 refuses "their number must be 2, 4, 8, … 256; found 6" plan -m convnet -c dgx_a100 --devices 6 --method hypar
 refuses "model 'resnet18' is no chain: node 'layer1.0.add' reads" plan -m resnet18 -c dgx_a100 --method hypar

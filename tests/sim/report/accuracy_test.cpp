@@ -110,7 +110,9 @@ TEST(Accuracy, ForecastIntervalsComeFromOtherModels) {
   ASSERT_TRUE(forecast(accuracy, 10).interval_90);
   EXPECT_NEAR(forecast(accuracy, 10).interval_90->low, 1.04 * std::exp(-0.02 - reach), 1e-12);
   EXPECT_NEAR(forecast(accuracy, 10).interval_90->high, 1.04 * std::exp(-0.02 + reach), 1e-12);
-  EXPECT_NEAR(student_t(kNormal95, 9), 1.833, 0.002);  // a table's value
+  EXPECT_NEAR(student_t(kNormal95, 9), 1.833, 0.002);  // a table's values
+  EXPECT_NEAR(student_t(kNormal95, 1), 6.314, 0.002);
+  EXPECT_NEAR(student_t(kNormal95, 2), 2.920, 0.001);
   EXPECT_TRUE(*forecast(accuracy, 10).covered);
   EXPECT_FALSE(*forecast(accuracy, 11).covered);
   EXPECT_FALSE(forecast(accuracy, 0).interval_90);  // only two cells of another model
@@ -208,6 +210,28 @@ TEST(Accuracy, ATrackRecordIsByDevice) {
   EXPECT_NEAR(find(record, "A CPU", "m")->mean, std::log(1.1), 1e-12);
   EXPECT_NEAR(find(record, "Another CPU", "m")->mean, std::log(1.3), 1e-12);
   EXPECT_NEAR(find(record, "A CPU", "m")->relative_sd.value(), 0, 1e-12);
+}
+
+// Forecasts of ratios that are all off alike are off.
+TEST(Accuracy, ATrackRecordOfRatiosCountsTheirMean) {
+  Result result;
+  for (int i = 0; i < 9; ++i)
+    add(result, {i == 0 ? "single" : fmt::format("ddp,dp={}", i + 1), times(i == 0 ? 1 : 1.2), kSteady}, "A CPU")
+        .device = "A CPU";
+  EXPECT_NEAR(find(track_record(result), "A CPU", "m")->relative_sd.value(), std::log(1.2), 1e-12);
+}
+
+// Another device's errors say nothing.
+TEST(Accuracy, IntervalsAreOfTheSameDevice) {
+  Result result;
+  for (const auto& [model, device] : {std::pair("net", "A CPU"), {"another", "A CPU"}, {"a third", "A GPU"}})
+    for (int i = 0; i < 9; ++i) {
+      const std::string strategy = i == 0 ? "single" : fmt::format("ddp,dp={}", i + 1);
+      add(result, {strategy, times(1.1), kSteady}, "gloo", model).device = device;
+    }
+  const Accuracy accuracy = assess(result);
+  for (std::size_t i = 0; i < result.cells.size(); ++i)
+    EXPECT_EQ(accuracy.cells[i].forecasts.at("m").interval_90.has_value(), result.cells[i].device == "A CPU");
 }
 
 TEST(Accuracy, ConclusiveMeansANoiseFloorOfAtMostTwoPercent) {

@@ -252,7 +252,7 @@ TEST(Answer, MeasuredOnlyInOneRound) {
     cell.rounds.push_back({.measured = {{seconds, 0, 0, 0, 0}, {seconds, 0, 0, 0, 0}}});
   }
   EXPECT_EQ(answer_of(result).words,
-            "ddp is fastest: 1.20 × single.\n"
+            "ddp was fastest, this time: 1.20 × single.\n"
             "One round doesn't tell how much of a difference is noise: `paragauge compare` takes rounds.\n");
   EXPECT_EQ(testing::lines_of(answer_of(result, nullptr, "--rounds {}").words).back(),
             "4 rounds or more tell how much of a difference is noise: --rounds 8.");

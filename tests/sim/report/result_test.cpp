@@ -325,6 +325,7 @@ TEST(Result, KnowsWhereToGoOn) {
   EXPECT_EQ(result.cells.size(), 3U);
   EXPECT_EQ(result.cell("m", "single", "gloo", "pytorch").rounds.size(), 0U);  // a peer is a cell of its own
   EXPECT_EQ(result.cells.size(), 4U);
+  EXPECT_EQ(result.next_round(), 1);  // what a peer lacks can't be made up for without ours in the same round
 }
 
 TEST(Result, CellOfAProgramHasItsNumbers) {
