@@ -386,5 +386,33 @@ TEST(Price, FillsBusyLevelsOfAllWorks) {
   EXPECT_EQ(costs.work_s, (std::vector<double>{1e-6, 2e-6, 5e-6, 5e-6}));
 }
 
+TEST(Analytic, ALinkThatIsFasterAmongFewIsUsedOnce) {
+  Cluster cluster = test_cluster("nccl", 4);
+  const TransferQuestion two = question(CollectiveKind::all_reduce, 1 << 20, 2);
+  const double usual_s = make("analytic", cluster)->transfer(two).wire_s;
+  cluster.levels[0].link.bandwidth_among[2] = gigabytes_per_second(8);
+  const TransferCost cost = make("analytic", cluster)->transfer(two);
+  EXPECT_NEAR(cost.wire_s, usual_s / 2, 1e-12);
+  for (const double use : cost.use) EXPECT_LE(use, 1 + 1e-9);
+}
+
+// What an accelerator is shared with doesn't share its host.
+TEST(CostModel, TheHostsOpsDontShareTheAccelerator) {
+  const Model model = load_model("toy_mlp,timing=tutorial");
+  const Program program = lower(model, parse_strategy("single", model));
+  Cluster cluster = test_cluster("local", 1);
+  cluster.device.asynchronous = true;
+  const Costs whole = costs_of(program, *make("analytic", cluster), cluster);
+  cluster.device.share = 0.5;
+  const Costs shared = costs_of(program, *make("analytic", cluster), cluster);
+  std::size_t on_host = 0;
+  for (std::size_t work = 0; work < program.works.size(); ++work) {
+    const bool is_hosts = program.works[work].op.kind->on_host;
+    on_host += is_hosts ? 1 : 0;
+    EXPECT_DOUBLE_EQ(shared.work_s[work], (is_hosts ? 1 : 2) * whole.work_s[work]) << work_key(program.works[work]);
+  }
+  EXPECT_GT(on_host, 0U);
+}
+
 }  // namespace
 }  // namespace sim

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/lower/lower.hpp"
+#include "tests/sim/model/toys.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -303,6 +304,46 @@ TEST(Buckets, CloseWithTheTensorThatReachesTheCap) {
   EXPECT_EQ(bucket_assignment({9, 20, 1}, 10, 20), (Buckets{{0, 1}, {2}}));     // beyond the cap
   EXPECT_EQ(bucket_assignment({100, 9, 9, 9, 9}, 10, 20), (Buckets{{0}, {1, 2, 3}, {4}}));
   EXPECT_EQ(bucket_assignment({1, 1, 1}, 0, 0), (Buckets{{0}, {1}, {2}}));
+}
+
+// Whatever axes they are summed over: a bucket that is sent late holds up those behind it.
+TEST(Buckets, AreSentInTheOrderInWhichTheyAreFull) {
+  Draft draft;
+  for (const auto& [name, axes] : {std::pair("a", 1U), {"b", 3U}, {"c", 1U}, {"d", 3U}}) {
+    DraftParameter& parameter = draft.parameters.emplace_back();
+    parameter.name = name, parameter.spec = {Dtype::f32, {4}}, parameter.sum_axes = axes;
+  }
+  const auto order = [&](double cap_MiB, bool at_root) {
+    std::vector<std::vector<std::uint32_t>> found;
+    for (const ParameterBucket& bucket : parameter_buckets(
+             draft, {0, 1, 2, 3}, {.at_root = at_root, .first_bucket_MiB = cap_MiB, .bucket_MiB = cap_MiB},
+             &DraftParameter::sum_axes)) {
+      EXPECT_EQ(bucket.index, found.size());
+      found.push_back(bucket.parameters);
+    }
+    return found;
+  };
+  using Order = std::vector<std::vector<std::uint32_t>>;
+  EXPECT_EQ(order(0, false), (Order{{0}, {1}, {2}, {3}}));
+  EXPECT_EQ(order(1, false), (Order{{0, 2}, {1, 3}}));
+  EXPECT_EQ(order(0, true), (Order{{0}, {2}, {1}, {3}}));
+}
+
+// The last stage's head is the first to have its gradient, but for what the first stage adds to it in the end.
+TEST(Buckets, TiedGradientsHoldUpNobody) {
+  const Model model = load_model(testing::toy_path("token_toy"));
+  const Program program = lower(
+      model, parse_strategy("mesh,pp=2,dp=2,microbatches=2,schedule=1f1b,first_bucket_MiB=0,bucket_MiB=0", model));
+  const Role& role = program.roles.back();
+  std::size_t tied = 0, sums_before = 0;
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    for (const std::uint32_t tensor : role.writes(i))
+      if (role.kind[i] == InstructionKind::recv && role.tensors[tensor].name.find(".from.stage") != std::string::npos)
+        ++tied;
+    if (role.kind[i] == InstructionKind::collective && tied == 0) ++sums_before;
+  }
+  EXPECT_EQ(tied, 1U);
+  EXPECT_GT(sums_before, 0U);
 }
 
 TEST(Buckets, ChunksCloseBeforeTheTensorThatExceedsTheCap) {
