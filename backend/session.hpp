@@ -5,7 +5,8 @@
 //   result.steps[0].timeline.step_s
 //
 // World `local`: the session starts one pinned thread per rank. World `gloo`: every rank is a process that runs the
-// same command line (torchrun's variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set); rank 0's session drives,
+// same command line (torchrun's variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set; on several hosts
+// LOCAL_WORLD_SIZE, too); rank 0's session drives,
 // and open_session() on the other ranks serves rank 0's requests until it closes and then returns null.
 // `spawn_ranks` (backend/supervise.hpp) starts such processes from one command and watches them.
 #pragma once

@@ -58,7 +58,7 @@ beside_peers resnet50 12 1 25 layer2 '2 1 4' resnet50,image=128,global_batch=8,l
   resnet50,image=112,global_batch=1,loss=mse_loss,$sgd
 beside_peers vgg11 12 1 22 features.10 '4 2 1' vgg11,image=64,global_batch=8,$sgd \
   vgg16,image=48,global_batch=3,$sgd vgg16,image=48,global_batch=12,$sgd resnet18,image=64,global_batch=1,$sgd
-beside_peers resnet18_96 10 2 11 layer2 '8 4 2' resnet18,image=96,global_batch=16,$sgd \
+beside_peers resnet18_96 10 2 13 layer2 '8 4 2' resnet18,image=96,global_batch=16,$sgd \
   resnet34,image=96,global_batch=12,$sgd resnet34,image=96,global_batch=3,$sgd
 unseen uneven
 unseen grouped

@@ -89,7 +89,8 @@ int describe(const Options& options);
 int import_model(const Options& options);
 int predict(const Options& options);
 int plan(const Options& options);
-/// Where `plan --measure` keeps what it measures, beside the forecasts' file: "p.json" → "p.measured.json"; "" of "".
+/// Where `plan --measure` keeps what it measures, beside the forecasts' file: "p.json" → "p.measured.json"; "" of "", and of
+/// what is no file.
 std::string measured_file(const std::string& file);
 int measure(const Options& options);
 int write_machine(const Options& options);

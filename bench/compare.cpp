@@ -100,6 +100,15 @@ void check_no_profiles(const Options& options) {
   }
 }
 
+/// Whether plain PyTorch was asked for, and has fewer rounds than ours.
+bool lack_peers(const Options& options, const std::vector<Job>& jobs, const sim::Result& result, int rounds) {
+  return options.peers && std::ranges::any_of(jobs, [&](const Job& job) {
+           if (!has_peer(job.model, job.strategy, job.world)) return false;
+           const auto cell = result.find(job.program.model, job.program.strategy, job.world, sim::kPeers[0]);
+           return !cell || (result.cells[*cell].skipped.empty() && std::ssize(result.cells[*cell].rounds) < rounds);
+         });
+}
+
 bool has_samples(const sim::Result& result) {
   return std::ranges::any_of(result.cells, [](const sim::Cell& cell) {
     return std::ranges::any_of(cell.rounds, [](const sim::Round& round) { return !round.measured.samples.empty(); });
@@ -370,9 +379,11 @@ int compare(const Options& options) {
     throw sim::ConfigError("compare: --peers start on one host, and these ranks are on {}", backend::hosts_of_launch());
   sim::Result result;
   result.kind = "compare";
-  if (!options.json.empty()) result = sim::resume_or_new(options.json, result.kind);
+  const bool is_plans = options.measure > 0;  // which measures what it has just chosen
+  if (!options.json.empty() && is_plans) sim::check_replaceable(options.json, result.kind);
+  if (!options.json.empty() && !is_plans) result = sim::resume_or_new(options.json, result.kind);
   const bool goes_on = !result.sessions.empty();
-  if (!goes_on) check_no_profiles(options);
+  if (!goes_on && !is_plans) check_no_profiles(options);
   const bool with_samples = options.raw || has_samples(result);
   std::vector<Job> jobs = make_jobs(options.subject, options.machine, &result);
   // What decides times besides the machine. A mistake is said before ranks are started.
@@ -401,8 +412,9 @@ int compare(const Options& options) {
   if (first > 0 && first < static_cast<int>(options.rounds))
     fmt::print("compare: goes on with round {} of {} in {}\n", first + 1, options.rounds, sim::printable(options.json));
   else if (first > 0)
-    fmt::print("compare: {} has its {} rounds already{}\n", sim::printable(options.json), first,
-               options.peers ? "; plain PyTorch is measured beside further ones (--rounds)" : "");
+    fmt::print(
+        "compare: {} has its {} rounds already{}\n", sim::printable(options.json), first,
+        lack_peers(options, jobs, result, first) ? "; plain PyTorch is measured beside further ones (--rounds)" : "");
   Rounds rounds(options, jobs, worlds, goes_on);
   if (first < static_cast<int>(options.rounds)) rounds.rehearse();
   Progress progress("compare", options.time_limit_s > 0 ? options.time_limit_s - (backend::now_s() - begin_s) : 0);
@@ -431,8 +443,8 @@ int compare(const Options& options) {
   if (options.details) {
     fmt::print("\n{}", sim::to_console(report));
   } else {
-    const char* command = options.measure > 0 ? "`paragauge compare` of these" : "the same command";
-    const bool goes_on_there = !options.json.empty() && options.measure == 0;
+    const char* command = is_plans ? "`paragauge compare` of these" : "the same command";
+    const bool goes_on_there = !options.json.empty() && !is_plans;
     const sim::Answer answer = sim::answer_of(
         result, nullptr, fmt::format("{} with {}--rounds {{}}", command, goes_on_there ? "" : "--json FILE and "));
     fmt::print("\n{}\n{}", answer.table, answer.words);

@@ -45,9 +45,9 @@ std::string server() {
 
 /// Ours, without what our own ranks and torchrun's are told, and with where the peers meet.
 std::vector<std::string> environment() {
-  constexpr std::array<std::string_view, 11> kNotTheirs{
-      "RANK=",        "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "GROUP_",     "ROLE_",
-      "TORCHELASTIC", "MASTER_",     "PARAGAUGE_",  "PYTHONPATH=",       "OMP_NUM_THR"};
+  constexpr std::array<std::string_view, 12> kNotTheirs{
+      "RANK=",        "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "GROUP_",      "ROLE_",
+      "TORCHELASTIC", "MASTER_",     "PARAGAUGE_",  "PYTHONPATH=",       "OMP_NUM_THR", "CUDA_DEVICE_MAX_CONNECTIONS="};
   // Free when asked; rank 0 listens on it some seconds later.
   const std::uint16_t port = backend::StoreSocket(backend::Network("", 1)).port;
   return backend::environment_with(

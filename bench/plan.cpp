@@ -231,8 +231,9 @@ std::string left_out_text(const std::vector<sim::OmittedStrategies>& list, bool 
 }  // namespace
 
 std::string measured_file(const std::string& file) {
-  if (file.empty()) return "";
   const std::filesystem::path path(file);
+  const std::filesystem::file_status status = std::filesystem::status(path);
+  if (file.empty() || (exists(status) && !is_regular_file(status))) return "";  // the console, /dev/null
   return (path.parent_path() / path.stem()).string() + ".measured" + path.extension().string();
 }
 

@@ -17,10 +17,12 @@ namespace {
 /// Sets the cores of the thread with this number; 0: of the calling one.
 void set_affinity(pid_t thread, const std::vector<std::uint32_t>& cores) {
   sim::core_list();  // what is usable is asked before the first pinning narrows it
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const std::uint32_t core : cores) CPU_SET(core, &set);
-  sched_setaffinity(thread, sizeof set, &set);
+  const std::size_t most = cores.empty() ? 1 : 1 + *std::ranges::max_element(cores), size = CPU_ALLOC_SIZE(most);
+  cpu_set_t* set = CPU_ALLOC(most);
+  CPU_ZERO_S(size, set);
+  for (const std::uint32_t core : cores) CPU_SET_S(core, size, set);
+  sched_setaffinity(thread, size, set);
+  CPU_FREE(set);
 }
 
 }  // namespace

@@ -106,9 +106,18 @@ void wait_for_store(const std::string& host, std::uint16_t port, bool may_come_l
 /// Whether this process has looked for the others: who hasn't found them can't tell them anything either.
 bool has_looked = false;
 
+/// Every group is a mesh of sockets, and kept for later programs.
+void permit_sockets() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  static_cast<void>(setrlimit(RLIMIT_NOFILE, &files));
+}
+
 /// Rank 0 serves the store, unless torchrun's agent does or spawn_ranks has opened the socket already.
 c10::intrusive_ptr<c10d::Store> open_store(std::string_view world, std::uint32_t rank, std::uint32_t ranks,
                                            Milliseconds timeout) {
+  permit_sockets();
   has_looked = true;
   const std::string address = environment_text(world, "MASTER_ADDR");
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);  // what c10d warns of, our errors say without a call stack
@@ -324,18 +333,6 @@ bool stay_away(int status, const std::string& why) {
   }
 }
 
-namespace {
-
-/// Every group is a mesh of sockets, and kept for later programs.
-void permit_sockets() {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  files.rlim_cur = files.rlim_max;
-  static_cast<void>(setrlimit(RLIMIT_NOFILE, &files));
-}
-
-}  // namespace
-
 struct Meeting::Groups {
   std::vector<c10::weak_intrusive_ptr<ClosableGroup>> list;
 };
@@ -354,7 +351,6 @@ Meeting::Meeting(std::string_view its_world, const SessionOptions& options)
         "Slurm "
         "and MPI set it): {} is on another host than rank 0, and {} ranks are taken to be on one",
         ranks, hosts.named(hosts.list().back().ranks.front()), ranks);
-  permit_sockets();
   store->setTimeout(timeout);
   pin_to_core(core_of_rank(hosts.place_of(rank)));
   // The device's thread is gloo's event loop: it polls a connection that another thread holds.

@@ -4,7 +4,8 @@
 //   ProcessGroup group = meeting->connect("everyone", meeting->rank, meeting->ranks, meeting->timeout);
 //   World world{.control = make_control(meeting)};
 //
-// The variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who meets where: backend/machine/launch.hpp. c10d's
+// The variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who meets where, on several hosts LOCAL_WORLD_SIZE how many
+// are on each: backend/machine/launch.hpp. c10d's
 // store is where they meet: torchrun's agent serves it, or rank 0.
 #pragma once
 

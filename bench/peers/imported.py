@@ -104,7 +104,7 @@ def first_values(model: SimpleNamespace) -> dict:
     """Of parameters by their names in the module: the name that they are drawn by, center and bound."""
     firsts = {name: (name, *first) for node in model.nodes for name, first in vars(node.reads).items()}
     frozen = {constant["frozen"]: (name, *constant["values"]["uniform"])
-              for name, constant in read(model.file)["constants"].items() if "frozen" in constant}
+              for name, constant in read(model.file)["constants"].items() if "frozen" in constant and "uniform" in constant["values"]}
     return firsts | frozen
 
 

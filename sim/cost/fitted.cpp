@@ -369,7 +369,7 @@ class Fitted final : public CostModel {
     const std::optional<LinkKey> nearest = nearest_of(link_key(cluster_.world, question).kind, question);
     std::optional<TransferCost> cost =
         nearest ? transfer_cost(profile_, cluster_, *nearest, question.bytes) : std::nullopt;
-    if (!cost || (nearest->members == question.members && nearest->spread == question.spread)) return cost;
+    if (!cost || link_key(cluster_.world, question) == *nearest) return cost;
     TransferQuestion measured = question;
     measured.members = nearest->members, measured.spread = nearest->spread;
     const TransferCost of_question = sheet_->transfer(question), of_measured = sheet_->transfer(measured);
@@ -387,8 +387,9 @@ class Fitted final : public CostModel {
         nearest ? transfer_cost(profile_, cluster_, *nearest, question.bytes) : std::nullopt;
     if (!cost || question.kind != InstructionKind::collective) return cost;
     if (nearest->members == question.members) {
-      // Members that share devices take turns, or don't, where it was measured.
-      if (nearest->devices != question.devices) cost->novelty = 1, cost->sd = kOtherKindSd;
+      // Members that share devices take turns, or don't, where it was measured; and what is in place isn't copied.
+      if (nearest->devices != question.devices || nearest->own_in_place != question.own_in_place)
+        cost->novelty = 1, cost->sd = kOtherKindSd;
       return cost;
     }
     const CollectiveAlgorithm& algorithm = collective_algorithm(cluster_.world, question.collective);

@@ -71,8 +71,10 @@ double share_of_rows(const OpInstance& op, Dtype dtype) {
 double share_of(const OpInstance& op, Arithmetic arithmetic, Product product) {
   if (!is_convolution(op)) return share_of_rows(op, op.multiplied());
   constexpr std::int64_t kFewChannels = 16;
-  const bool winograd = op.integer("kernel_size") == 3 && op.integer("stride") == 1 && op.integer("dilation") == 1 &&
-                        op.integer("groups") == 1 && op.inputs[0].shape[1] >= kFewChannels;
+  // cuDNN's Winograd takes no double.
+  const bool winograd = arithmetic != Arithmetic::f64 && op.integer("kernel_size") == 3 && op.integer("stride") == 1 &&
+                        op.integer("dilation") == 1 && op.integer("groups") == 1 &&
+                        op.inputs[0].shape[1] >= kFewChannels;
   const ClassShares& shares = is_simt(arithmetic) ? kSimt : kTensorCores;
   return (winograd ? shares.winograd : shares.other)[static_cast<std::size_t>(product)];
 }

@@ -89,7 +89,7 @@ std::vector<std::string> microbatches_of(std::uint32_t pp, std::int64_t rows, bo
     if (const std::int64_t microbatches = dividing(rows, least); microbatches > 0) numbers.insert(microbatches);
   // What fills the bubble isn't much shorter with more microbatches than it takes.
   const auto enough = numbers.lower_bound(2 * std::int64_t{pp} - 1);
-  const std::int64_t filling = enough == numbers.end() ? 0 : *enough;
+  const std::int64_t filling = enough != numbers.end() ? *enough : numbers.empty() ? 0 : *numbers.rbegin();
   for (const std::int64_t microbatches : numbers)
     if (pp == 1)
       endings.push_back(fmt::format(",microbatches={}", microbatches));
@@ -98,6 +98,13 @@ std::vector<std::string> microbatches_of(std::uint32_t pp, std::int64_t rows, bo
         if (const bool is_short = schedule.chunks == 1 && !schedule.splits; is_short || microbatches == filling)
           endings.push_back(fmt::format(",microbatches={},schedule={}", microbatches, schedule.name));
   return endings;
+}
+
+/// Whether the schedule that it names gives each rank several stages.
+bool has_chunks(const std::string& ending) {
+  constexpr std::string_view kKey = "schedule=";
+  const std::size_t at = ending.find(kKey);
+  return at != std::string::npos && schedule_table().at(ending.substr(at + kKey.size())).chunks > 1;
 }
 
 /// Whether other rows say the same of these degrees: the general one is for what they can't.
@@ -188,7 +195,10 @@ class Candidates {
     // Stages of few activations, whose replicas share out their states, as Megatron's.
     const bool may_be_cut = dp > 1 && kind.takes("zero") && kind.otherwise("zero", 0) == 0;
     for (const std::string& ending : endings) {
-      if (!try_texts(kind, degrees, text + ending)) return;  // for one reason
+      if (!try_texts(kind, degrees, text + ending)) {
+        if (has_chunks(ending)) continue;  // that needs more stages, or another number of microbatches
+        return;                            // for one reason
+      }
       const bool with_states = may_be_cut && ending.ends_with(pp > 1 ? "1f1b" : "");
       if (with_states) try_texts(kind, degrees, text + ending + ",zero=1");
       if (tp == 1 || !kind.takes("sp") || !model_.is_imported()) continue;

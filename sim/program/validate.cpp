@@ -45,21 +45,31 @@ std::uint32_t cutting_axes(const std::vector<Placement>& on) {
   return axes;
 }
 
-/// One of the role's ranks for each place along these axes: of thousands of replicas all have the same.
-std::vector<std::uint32_t> ranks_apart(const Role& role, const Mesh& mesh, std::uint32_t axes) {
-  std::set<std::vector<std::uint32_t>> seen;
-  std::vector<std::uint32_t> ranks;
-  for (const std::uint32_t rank : role.ranks) {
-    std::vector<std::uint32_t> place;
-    for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis)
-      if ((axes >> axis & 1U) != 0) place.push_back(mesh.coordinate(rank, axis));
-    if (seen.insert(std::move(place)).second) ranks.push_back(rank);
+/// One of a role's ranks for each place along some axes: of thousands of replicas all have the same.
+class RanksApart {
+ public:
+  RanksApart(const Role& role, const Mesh& mesh) : role_(role), mesh_(mesh) {}
+  const std::vector<std::uint32_t>& along(std::uint32_t axes) {
+    std::vector<std::uint32_t>& ranks = known_[axes];
+    if (!ranks.empty()) return ranks;
+    std::set<std::vector<std::uint32_t>> seen;
+    for (const std::uint32_t rank : role_.ranks) {
+      std::vector<std::uint32_t> place;
+      for (std::uint32_t axis = 0; axis < mesh_.axes.size(); ++axis)
+        if ((axes >> axis & 1U) != 0) place.push_back(mesh_.coordinate(rank, axis));
+      if (seen.insert(std::move(place)).second) ranks.push_back(rank);
+    }
+    return ranks;
   }
-  return ranks;
-}
+
+ private:
+  const Role& role_;
+  const Mesh& mesh_;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> known_;  // by axes
+};
 
 /// A unit's tensor is flat, and large enough for what the ranks have of its parameters.
-void check_unit(const Program& program, const Role& role, const Tensor& tensor) {
+void check_unit(const Program& program, const Role& role, const Tensor& tensor, RanksApart& ranks) {
   if (tensor.unit >= role.units.size())
     throw ConfigError("program: '{}' has unit {} of {}", tensor.name, tensor.unit, role.units.size());
   const ParameterUnit& unit = role.units[tensor.unit];
@@ -76,7 +86,7 @@ void check_unit(const Program& program, const Role& role, const Tensor& tensor) 
                         placements_text(part.on));
     axes |= cutting_axes(part.on);
   }
-  for (const std::uint32_t rank : ranks_apart(role, program.mesh, axes)) {
+  for (const std::uint32_t rank : ranks.along(axes)) {
     std::int64_t elements = 0;
     for (const ParameterUnit::Part& part : unit.parts) elements += program.elements_of(part, rank);
     const Shape& whole = tensor.on.empty() ? tensor.spec.shape : tensor.whole;
@@ -106,16 +116,17 @@ void check_pieces(const Program& program) {
   if (!program.rows.empty()) check_axes(program, program.rows, "the batch");
   if (const std::size_t pieces = program.batch_pieces().size(); program.daso && pieces % program.daso->local != 0)
     throw ConfigError("program: {} pieces of the batch for nodes of {} ranks", pieces, program.daso->local);
-  for (const Role& role : program.roles)
+  for (const Role& role : program.roles) {
+    RanksApart ranks(role, program.mesh);
     for (const Tensor& tensor : role.tensors) {
-      if (tensor.unit != kNone) check_unit(program, role, tensor);
+      if (tensor.unit != kNone) check_unit(program, role, tensor, ranks);
       if (tensor.along != kNone) check_along(program, role, tensor);
       if (tensor.on.empty()) continue;
       check_axes(program, tensor.on, tensor.name);
       if (std::ranges::any_of(tensor.on, &Placement::by_rows))
         throw ConfigError("program: '{}' is {}; only parameters of units are cut by rows", tensor.name,
                           placements_text(tensor.on));
-      for (const std::uint32_t rank : ranks_apart(role, program.mesh, cutting_axes(tensor.on))) {
+      for (const std::uint32_t rank : ranks.along(cutting_axes(tensor.on))) {
         const auto ranges = piece(tensor.whole, tensor.on, program.mesh, rank);
         const bool fits = ranges && ranges->size() == tensor.spec.shape.size() &&
                           std::ranges::equal(*ranges, tensor.spec.shape, {}, &Range::size);
@@ -124,6 +135,7 @@ void check_pieces(const Program& program) {
                             to_string(tensor.spec), fmt::join(tensor.whole, ","));
       }
     }
+  }
 }
 
 /// One role's list: operands exist, nothing is read before it is written or after it is freed, what an op changes in

@@ -231,7 +231,8 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
         forecast.compared.stated_sd = std::log(stated->high / stated->low) / (2 * kNormal95);
       if (known != nullptr)
         if (const auto ratios = ratio_record(*known, cell.device, cost_model)) {
-          forecast.compared.ratio_sd = ratios->sd;
+          forecast.compared.ratio_sd = cell.strategy == "single" ? ratios->from_0 : ratios->sd;
+          forecast.ratios_off = ratios->from_0;
           forecast.ratios_from = ratios->device;
         }
       if (!forecast.interval_90) {
@@ -286,7 +287,7 @@ TrackRecord track_record(const Result& result) {
   for (const auto& [key, errors] : absolute) {
     ErrorRecord& row = record[key.first][key.second] = record_of(errors);
     if (const ErrorRecord ratios = record_of(relative[key]); ratios.count >= kFewestErrors)
-      row.relative_sd = std::hypot(ratios.mean, ratios.sd);
+      row.relative_sd = ratios.sd, row.relative_mean = ratios.mean;
   }
   return record;
 }

@@ -222,8 +222,8 @@ std::string trust_text(const Line& line) {
         "no track record for {}this device ({}): how far the forecast may be off isn't known",
         line.cell->threads > 1 ? fmt::format("ranks of {} threads on ", line.cell->threads) : "", line.cell->device));
   if (!forecast.interval_90 && forecast.compared.ratio_sd && forecast.ratios_from != line.cell->device)
-    parts.push_back(fmt::format("ratios to single were off by {:.0f} % on {}", 100 * *forecast.compared.ratio_sd,
-                                forecast.ratios_from));
+    parts.push_back(
+        fmt::format("ratios to single were off by {:.0f} % on {}", 100 * forecast.ratios_off, forecast.ratios_from));
   return fmt::to_string(fmt::join(parts, "; "));
 }
 
@@ -289,6 +289,7 @@ std::string hold_back_of(const Line& line, const Question& question) {
   };
   std::int64_t most = 0;
   const Line* least = &line;  // of all that compute by the same cost model
+  const bool shares = line.cell->devices > 0 && line.cell->devices < line.cell->ranks;
   for (const Line& other : question.lines) {
     if (other.forecast == nullptr) continue;
     most = std::max(most, devices_of(other));
@@ -309,8 +310,11 @@ std::string hold_back_of(const Line& line, const Question& question) {
       fmt::format("{:.0f} % of the step is communication that no compute hides",
                   percent(step.exposed_communication_s)));
   add(step.host_s / step.step_s,
-      fmt::format("the host takes {:.0f} % of the step to launch ops", percent(step.host_s)));
-  if (const double more = all_compute_s(line) / all_compute_s(*least); more >= kMoreCompute) {
+      shares ? fmt::format("ranks wait for a device that they share, or launch ops, {:.0f} % of the step",
+                           percent(step.host_s))
+             : fmt::format("the host takes {:.0f} % of the step to launch ops", percent(step.host_s)));
+  // Where ranks share a device, each one's ops take longer, and it waits for the device between them.
+  if (const double more = all_compute_s(line) / all_compute_s(*least); !shares && more >= kMoreCompute) {
     const auto at_a_time = [](const Cell& cell) {
       return std::max<std::int64_t>(1, cell.global_batch / (cell.replicas * cell.microbatches));
     };

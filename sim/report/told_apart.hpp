@@ -6,7 +6,8 @@
 // A paired comparison: both forecasts are made of the same costs, so what is wrong about both alike cancels, and most
 // of a forecast's own interval says nothing of their order. What is left of the error of ln(b / a) has the variance
 //
-//   r²                          ratios of this cost model to `single` have been off by r on machines that were measured
+//   r²                          ratios of this cost model to `single` have varied by r around their mean error on machines
+//                               that were measured; of `single` and another, around none
 //   + Σ (b_k − a_k)²            a kind of op (k: that was measured) that takes longer than forecast does so in both
 //   + (Σ b_g − Σ a_g)²          so do all kinds that are guessed together; g: these
 //   + (κ (Σ a_g + Σ b_g) / 2)²  but a guess isn't equally wrong for other shapes; only kinds whose works differ
@@ -35,7 +36,7 @@ struct ComparedForecast {
   double step_s = 0;
   std::vector<KindSpread> spreads;  // empty: the cost model says nothing of them, or they aren't known any more
   double stated_sd = 0;             // of ln(true step / forecast), by the forecast itself; counts where spreads don't
-  std::optional<double> ratio_sd;   // of the errors of ratios to `single`, by a track record
+  std::optional<double> ratio_sd;   // of the errors of ratios to `single`, by a track record (RatioRecord)
 };
 
 /// The standard deviation of the error of ln(b / a); nothing where neither a record nor the forecasts say anything.

@@ -32,12 +32,15 @@ const ErrorRecord* find(const TrackRecord& record, const std::string& device, co
 
 std::optional<RatioRecord> ratio_record(const TrackRecord& record, const std::string& device,
                                         const std::string& cost_model) {
+  const auto of = [](const ErrorRecord& errors, const std::string& where) {
+    return RatioRecord{*errors.relative_sd, std::hypot(*errors.relative_sd, errors.relative_mean), where};
+  };
   if (const ErrorRecord* own = find(record, device, cost_model); own != nullptr && own->relative_sd)
-    return RatioRecord{*own->relative_sd, device};
+    return of(*own, device);
   std::optional<RatioRecord> worst;
   for (const auto& [elsewhere, cost_models] : record)
     if (const auto found = cost_models.find(cost_model); found != cost_models.end() && found->second.relative_sd)
-      if (!worst || *found->second.relative_sd > worst->sd) worst = {*found->second.relative_sd, elsewhere};
+      if (!worst || *found->second.relative_sd > worst->sd) worst = of(found->second, elsewhere);
   return worst;
 }
 
@@ -47,7 +50,9 @@ std::string to_json(const TrackRecord& record) {
     for (const auto& [cost_model, errors] : cost_models) {
       nlohmann::ordered_json& row = file["devices"][device][cost_model];
       row = {{"cells", errors.count}, {"mean_log_error", errors.mean}, {"sd_log_error", errors.sd}};
-      if (errors.relative_sd) row["sd_relative_log_error"] = *errors.relative_sd;
+      if (!errors.relative_sd) continue;
+      row["mean_relative_log_error"] = errors.relative_mean;
+      row["sd_relative_log_error"] = *errors.relative_sd;
     }
   return file.dump(1) + "\n";
 }
@@ -65,6 +70,7 @@ TrackRecord load_track_record(const std::filesystem::path& path) {
       ErrorRecord& errors = record[device][name];
       errors.mean = row.number("mean_log_error");
       errors.sd = row.number("sd_log_error");
+      errors.relative_mean = row.number("mean_relative_log_error", 0);
       if (row.has("sd_relative_log_error")) errors.relative_sd = row.number("sd_relative_log_error");
       if (cells < 0 || errors.sd < 0 || errors.relative_sd.value_or(0) < 0)
         throw ConfigError(

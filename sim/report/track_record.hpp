@@ -23,7 +23,8 @@ constexpr std::size_t kFewestErrors = 8;
 struct ErrorRecord {
   std::size_t count = 0;
   double mean = 0, sd = 0;            // sd of the sample (n − 1)
-  std::optional<double> relative_sd;  // of the errors relative to `single`, from 0: no forecast knows their mean
+  std::optional<double> relative_sd;  // of the errors relative to `single`
+  double relative_mean = 0;           // which between two others cancels
 
   /// Where the measurement of a forecast should lie 90 times of 100; nothing below kFewestErrors.
   [[nodiscard]] std::optional<Interval> interval_90(double predicted_s) const;
@@ -37,7 +38,8 @@ using TrackRecord = std::map<std::string, std::map<std::string, ErrorRecord>>;
 const ErrorRecord* find(const TrackRecord& record, const std::string& device, const std::string& cost_model);
 /// How much a cost model's ratios to `single` have been off.
 struct RatioRecord {
-  double sd = 0;       // of their log errors
+  double sd = 0;       // of their log errors: between two strategies that aren't `single`
+  double from_0 = 0;   // with their mean: between `single` and another
   std::string device;  // where
 };
 /// The record on this device, or, where it has none, on the one where they were off the most; nothing without any.

@@ -56,7 +56,10 @@ Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster,
              const Scale& before) {
   Costs result = costs;
   for (std::size_t work = 0; work < program.works.size(); ++work) {
-    const double factor = compute_factor(program.works[work], cluster.kind(program.works[work].kind), scale, before);
+    const Device& device = cluster.kind(program.works[work].kind);
+    // An accelerator's host stays as it is.
+    const bool is_hosts = device.asynchronous && program.works[work].op.kind->on_host;
+    const double factor = is_hosts ? 1 : compute_factor(program.works[work], device, scale, before);
     for (std::size_t level = 0; level < costs.busy_levels; ++level)
       result.work_s[work * costs.busy_levels + level] *= factor;
   }

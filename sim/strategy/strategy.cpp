@@ -142,7 +142,7 @@ std::string remark_on_frozen(const Strategy& strategy, const Model& model) {
 
 /// A zero bubble needs backwards in two: what else waits for, and what can wait.
 std::string remark_on_backwards(const Strategy& strategy, const Model& model) {
-  if (!schedule_table().at(strategy.schedule).splits) return "";
+  if (strategy.pp == 1 || !schedule_table().at(strategy.schedule).splits) return "";
   const auto is_whole = [](const Node& node) {
     return node.body != nullptr && !node.body->products.empty() && !node.body->parameters.empty();
   };
@@ -170,8 +170,9 @@ std::string remark_on(const Strategy& strategy, const Model& model) {
         "the first",
         strategy.text(), strategy.bodies);
   if (strategy.idle == 0) {
-    const std::string on_backwards = remark_on_backwards(strategy, model);
-    return on_backwards.empty() ? remark_on_frozen(strategy, model) : on_backwards;
+    const std::string on_backwards = remark_on_backwards(strategy, model),
+                      on_frozen = remark_on_frozen(strategy, model);
+    return on_backwards + (on_backwards.empty() || on_frozen.empty() ? "" : "; ") + on_frozen;
   }
   return fmt::format("{}: the {} samples are {} parts (torch.chunk); {} of {} devices have none", strategy.text(),
                      model.global_batch, strategy.dp, strategy.idle, strategy.dp + strategy.idle);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -105,10 +106,12 @@ std::string read_text_file(const fs::path& path) {
   if (fs::is_directory(path, ignored)) throw ConfigError("{}: is a folder, not a file", path.string());
   std::ifstream file(path, std::ios::binary);
   if (!file) throw ConfigError("{}: can't be read: {}", path.string(), std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
+  std::string text;
+  std::array<char, 1 << 16> part{};
+  while (file.read(part.data(), part.size()) || file.gcount() > 0)
+    text.append(part.data(), static_cast<std::size_t>(file.gcount()));
   if (file.bad()) throw ConfigError("{}: can't be read to its end", path.string());
-  return std::move(text).str();
+  return text;
 }
 
 void write_text_file(const fs::path& path, std::string_view text, bool to_disk) {

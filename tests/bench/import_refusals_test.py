@@ -265,6 +265,24 @@ class Opaque:
         self.y = y
 
 
+def test_dtypes_that_nobody_here_knows():
+    same(refused(module(lambda self, x: self.a(x.to(torch.float8_e4m3fn).to(x.dtype)))).split(" at ")[0], "dtype float8_e4m3fn isn't known here")
+
+    def picky(self, x):
+        if x.dtype != torch.float32:
+            raise TypeError("float32, please")
+        return self.a(x)
+    assert "float32, please" in refused(module(picky))
+
+
+def test_gpus_regions_of_autocast_are_no_regions_without():
+    def forward(self, x):
+        with torch.autocast("cuda", torch.float16):
+            return self.a(x)
+    file, notes = imported(module(forward))
+    assert isinstance(file["half"], dict) and any(note.startswith("torch.autocast: a region is left out") for note in notes), notes
+
+
 def test_what_a_model_returns():
     same(refused(module(lambda self, x: (self.a(x), self.b(x)))),
          "the model returns 2 tensors, the loss takes one: --prediction NAME takes one of 0, 1")

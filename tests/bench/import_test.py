@@ -395,6 +395,46 @@ def test_parameters_without_elements_or_values():
     same(refused(unset), "parameter 'w' has values that aren't numbers: it isn't initialised")
 
 
+def test_frozen_masks_and_indices_have_their_values():
+    def forward(self, x):
+        return (x @ self.mask.softmax(-1))[:, self.index] + self.a(x)[:, :4]
+    mask, index = (nn.Parameter(t, requires_grad=False) for t in (nn.Transformer.generate_square_subsequent_mask(8), torch.tensor([0, 0, 0, 7])))
+    file, _ = imported(module(forward, mask=mask, index=index))
+    same(file["constants"]["c1"]["values"], {"list": [0, 0, 0, 7]})
+    same(file["constants"]["c0"]["values"]["runs"][:2], [[0, 1], ["-inf", 7]])
+
+
+def test_tables_in_lists():
+    def forward(self, x):
+        for adjacency in self.supports:
+            x = self.a(torch.einsum("bi,ij->bj", x, adjacency))
+        return x
+    imported(module(forward, supports=[torch.rand(8, 8), torch.rand(8, 8)]))
+
+
+def test_hashed_embeddings():
+    made = module(lambda self, ids: self.c(self.table(ids % self.sizes).flatten(1)), table=nn.Embedding(100, 8), c=nn.Linear(24, 8))
+    made.register_buffer("sizes", torch.tensor([7, 11, 13]))
+    imported(made, ["i64[B,3]<1000"])
+
+
+def test_many_are_concatenated():
+    def forward(self, x):
+        return self.b(torch.cat([self.a(x) * k for k in range(33)], 1)[:, 60:68])
+    file, notes = imported(module(forward))
+    assert "what is concatenated of more than 30 tensors is so in two goes, and copied once more" in notes, notes
+    assert max(len(n.get("inputs", [])) for n in file["nodes"]) == 30
+
+
+def test_what_gpus_fuse_is_noted():
+    norm = nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8))
+    assert any(note.startswith("rms_norm is written out, as CPUs have it") for note in imported(norm)[1])
+    for p, expected in ((0.0, False), (0.1, True)):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=p, batch_first=True)
+        notes = imported(layer, ["f32[B,4,8]"])[1]
+        same(any(note.startswith("attention with dropout is products") for note in notes), expected)
+
+
 def test_complex_numbers_inside_a_body():
     def forward(self, x):
         spectrum = torch.fft.rfft(self.a(x))

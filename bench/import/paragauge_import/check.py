@@ -18,7 +18,7 @@ from paragauge_import.play import count, draw, loss_of, play_model
 from paragauge_import.refusal import Refusal, first_line, users_line
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 BATCH = 5  # neither export's, nor a multiple of one
 EVEN_BATCH = 8  # where the module fails with those: they make no groups
@@ -139,8 +139,12 @@ def prediction_of(file, module, args, kwargs, target):
 
 def turn_tables(module, before, after):
     """Tensors of a module's that are no buffers, as what it has computed once (the angles of rotary embeddings)."""
+    def turned(x):
+        return x.to(after) if isinstance(x, torch.Tensor) and x.dtype == before else x
+
     for part in module.modules():
-        vars(part).update({k: v.to(after) for k, v in vars(part).items() if isinstance(v, torch.Tensor) and v.dtype == before})
+        tables = {k: tree_map(turned, v) for k, v in vars(part).items() if not k.startswith("_") and isinstance(v, (torch.Tensor, list, tuple, dict))}
+        vars(part).update({k: v for k, v in tables.items() if any(isinstance(t, torch.Tensor) for t in tree_leaves(v))})
 
 
 def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
@@ -168,7 +172,9 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
                 with torch.no_grad(), own_buffers(module), same_draws(), Draws(), InF64(), Exact():
                     again = prediction_of(file, module, args, kwargs, target)
                 moved = moved if again.shape != seen.shape or relative(again, seen.detach()) > LIMIT else numbers
-    except (RuntimeError, AssertionError, ValueError) as error:  # samples in groups
+    except Refusal:
+        raise
+    except Exception as error:  # samples in groups, or whatever a module raises
         if batch == BATCH:
             return check(file, module, inputs, EVEN_BATCH)
         raise Refusal(f"the module fails with {BATCH} samples, and with {batch}: {first_line(error)} at {users_line(error)}") from error

@@ -25,7 +25,7 @@ import shlex
 import sys
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what kernels that are tried warn of
@@ -166,6 +166,17 @@ def uniform(p) -> list:
     return [mean, math.sqrt(3) * std if std > 1e-12 * max(abs(mean), 1e-300) else 0]
 
 
+AS_ON_CPUS = {
+    "scaled_dot_product_attention": "attention with dropout is products and a softmax, as CPUs have it; GPUs fuse it, and keep less: their forecasts "
+                                    "are too slow and too large by that (without dropout in attention they aren't)",
+    "rms_norm": "rms_norm is written out, as CPUs have it; GPUs have one kernel, and keep less: their forecasts are too slow and too large by that"}
+
+
+def are_drawn(p) -> bool:
+    """Whether other numbers do in the place of a frozen parameter's: not of indices, nor of a mask with infinities."""
+    return p.is_floating_point() and (isinstance(p, FakeTensor) or bool(p.isfinite().all()))
+
+
 def tidy(x):
     return int(x) if isinstance(x, float) and x.is_integer() and abs(x) < 2**53 else float(f"{x:.6g}")
 
@@ -281,7 +292,9 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
     for name, v in made.constants.items():
         text = {"dtype": DTYPE_NAMES[v.dtype], "shape": list(v.shapes[0])}
         if v.kind == "frozen":
-            text |= {"values": {"uniform": [tidy(x) for x in uniform(own[v.name])]}, "frozen": v.name}
+            p = own[v.name].detach()
+            values = {"uniform": [tidy(x) for x in uniform(own[v.name])]} if are_drawn(p) else values_text(replace(v, data=(p, p)))
+            text |= {"values": values, "frozen": v.name}
         elif v.data is None:
             raise Refusal(f"'{v.name}' has no values: a refused op's")
         else:
@@ -293,6 +306,8 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
             "global_batch": request.global_batch, "parameters": parameters, "constants": constants,
             "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "half": half_bodies.half_bodies(graph, made, request.small is None and not is_twin),
             "nodes": made.nodes}
+    played = {s.name for _, group, _ in made.traced for s in group.steps if s.name != "scaled_dot_product_attention" or s.argument("dropout_p")}
+    notes += [note for name, note in AS_ON_CPUS.items() if name in played]
     notes += [f"no half precision: {file['half']}"] if isinstance(file["half"], str) else half_bodies.notes_of(graph)
     if request.half_parameters:
         def read_halved():

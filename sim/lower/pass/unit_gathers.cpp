@@ -98,7 +98,9 @@ class Gathers {
       for (const std::uint32_t tensor : instruction.reads) {
         const std::uint32_t unit = of_weight[tensor];
         if (unit == kNone) continue;
-        const Pass pass = draft_.works->at(instruction.work).pass;
+        const Work& work = draft_.works->at(instruction.work);
+        // A synced norm's backward begins with an op of its own, which is played forward.
+        const Pass pass = work.op.kind->name == "norm_grad" ? Pass::backward : work.pass;
         std::uint32_t& run = latest[unit];
         const bool is_new = run == kNone || !goes_on(run, instruction.microbatch, pass, again);
         if (is_new) {

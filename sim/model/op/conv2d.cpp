@@ -10,13 +10,11 @@ Signature signature(const OpInstance& op) {
                      kernel = op.integer("kernel_size");
   if (channels % groups != 0 || out % groups != 0)
     throw ConfigError("groups={} must divide the {} input and {} output channels", groups, channels, out);
-  auto size = [&](std::int64_t s) {
-    const std::int64_t reach = op.integer("dilation") * (kernel - 1) + 1;
-    return (s + 2 * op.integer("padding") - reach) / op.integer("stride") + 1;
-  };
-  const std::int64_t height = size(x.shape[2]), width = size(x.shape[3]);
-  if (height < 1 || width < 1)
+  const std::int64_t reach = op.integer("dilation") * (kernel - 1) + 1, padding = 2 * op.integer("padding");
+  if (std::min(x.shape[2], x.shape[3]) + padding < reach)
     throw ConfigError("kernel_size={} is larger than the padded input {}", kernel, to_string(x));
+  const auto size = [&](std::int64_t s) { return (s + padding - reach) / op.integer("stride") + 1; };
+  const std::int64_t height = size(x.shape[2]), width = size(x.shape[3]);
   // torch.nn.Conv2d's default: kaiming_uniform with a = sqrt(5), that is ±1/sqrt(fan_in), for weight and bias.
   const double bound = 1.0 / std::sqrt(static_cast<double>(channels / groups * kernel * kernel));
   const Dtype parameter = op.parameter_dtype();

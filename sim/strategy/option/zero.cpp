@@ -94,6 +94,14 @@ void read_wire(const StrategyReading& r, Strategy& s) {
                       s.scatters ? "all_reduce into shards" : "reduce_scatter",
                       s.scatters ? "deepspeed_stage_" : "zero", s.zero);
   s.scatters = *given == "scatter";
+  if (!s.scatters && !s.flat)
+    throw ConfigError("strategy '{}': wire=all needs flat=1; of FSDP2's rows everyone gets its own", r.text.whole());
+}
+
+void read_reduce_dtype(const StrategyReading& r, Strategy& s) {
+  s.half_sums = read_half(r, "reduce_dtype", s.half_parameters);
+  if (s.half_sums && !s.half_parameters)
+    throw ConfigError("strategy '{}': reduce_dtype=half needs param_dtype=half here", r.text.whole());
 }
 
 }  // namespace
@@ -221,7 +229,7 @@ std::vector<StrategyOption> zero_options() {
       {.name = "reduce_dtype",
        .values = "f32 or half",
        .meaning = "of the sums of gradients on their way; param_dtype's unless given",
-       .read = [](const Reading& r, Strategy& s) { s.half_sums = read_half(r, "reduce_dtype", s.half_parameters); },
+       .read = read_reduce_dtype,
        .write =
            [](const Strategy& s, const Kind&) {
              return std::string(s.half_sums == s.half_parameters ? "" : s.half_sums ? "half" : "f32");

@@ -54,6 +54,15 @@ TEST(SyncedNorm, OneDeviceAndStagesPlayItAsItIs) {
 
 // Along all axes that cut samples, in one collective; of a microbatch of its own each.
 TEST(SyncedNorm, OfAllAxesThatCutSamples) {
+  // Its backward doesn't send for a unit's weights twice, nor keep the forward's: a unit is gathered once for each.
+  std::map<std::string, std::size_t> gathers;
+  const Program fsdp = synced("fsdp,dp=2");
+  for (std::uint32_t i = 0; i < fsdp.roles[0].size(); ++i)
+    if (fsdp.roles[0].kind[i] == InstructionKind::collective &&
+        fsdp.roles[0].collective[i] == CollectiveKind::all_gather)
+      ++gathers[std::string(fsdp.names[fsdp.roles[0].node[i]])];
+  ASSERT_GT(gathers.size(), 1U);
+  for (const auto& [unit, times] : gathers) EXPECT_LE(times, 2U) << unit;
   const Program hsdp = synced("hsdp,replicas=2,shard=2");
   EXPECT_EQ(written(hsdp, CollectiveKind::all_gather).size(), 2U);
   EXPECT_TRUE(std::ranges::any_of(hsdp.groups, [](const Group& group) { return group.name == "replicas.shard"; }));

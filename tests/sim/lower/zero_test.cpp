@@ -81,6 +81,12 @@ TEST(Zero, WeightsAreGatheredAgainForTheBackwardThatReadsThem) {
   EXPECT_EQ(gathers("deepspeed_stage_3,dp=2,persistence=0,reuse_elements=23000"), 5U + 2U);
   EXPECT_EQ(gathers("deepspeed_stage_3,dp=2,persistence=0,reuse_elements=20000"), 5U + 3U);
   EXPECT_EQ(gathers("deepspeed_stage_3,dp=2,persistence=0,reuse_elements=0"), 5U + 4U);
+  // Of FSDP2's rows everyone gets its own: all of them would be sums in the place of means.
+  EXPECT_EQ(
+      message_of([] { program_of("mesh,dp=2,zero=3,flat=0,wire=all"); }),
+      "strategy 'mesh,dp=2,zero=3,flat=0,wire=all': wire=all needs flat=1; of FSDP2's rows everyone gets its own");
+  EXPECT_EQ(message_of([] { program_of("zero3,dp=2,reduce_dtype=half", "toy_mlp,global_batch=16,precision=bf16"); }),
+            "strategy 'zero3,dp=2,reduce_dtype=half': reduce_dtype=half needs param_dtype=half here");
   // A pipeline's stage keeps its weights for all microbatches.
   EXPECT_EQ(gathers("mesh,pp=2,dp=2,zero=3,schedule=1f1b,microbatches=4,cut=pool2"), 2U);
   EXPECT_GT(gathers("mesh,pp=2,dp=2,zero=3,schedule=1f1b,microbatches=4,cut=pool2,reshard=1"), 4 * 2U);

@@ -171,7 +171,8 @@ TEST(ImportedHalf, ParametersStayF32WhereTheFileDoesntSay) {
       "what its ops are with parameters in half precision: import it with --half-parameters; otherwise use zero1, "
       "zero2 or zero3");
   EXPECT_NO_THROW(parse_strategy("deepspeed_stage_2,dp=2", load_model(toy_path())));
-  EXPECT_NO_THROW(lowered("zero3,dp=2,reduce_dtype=half", toy_path() + ",precision=bf16"));
+  EXPECT_EQ(message_of([&] { parse_strategy("zero3,dp=2,reduce_dtype=half", model); }),
+            "strategy 'zero3,dp=2,reduce_dtype=half': reduce_dtype=half needs param_dtype=half here");
   EXPECT_EQ(load_model(toy_path() + ",precision=fp16").loss_scale, 65536);
 }
 

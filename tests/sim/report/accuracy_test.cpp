@@ -212,13 +212,19 @@ TEST(Accuracy, ATrackRecordIsByDevice) {
   EXPECT_NEAR(find(record, "A CPU", "m")->relative_sd.value(), 0, 1e-12);
 }
 
-// Forecasts of ratios that are all off alike are off.
+// Forecasts of ratios that are all off alike are off; but not of each other's.
 TEST(Accuracy, ATrackRecordOfRatiosCountsTheirMean) {
   Result result;
   for (int i = 0; i < 9; ++i)
     add(result, {i == 0 ? "single" : fmt::format("ddp,dp={}", i + 1), times(i == 0 ? 1 : 1.2), kSteady}, "A CPU")
         .device = "A CPU";
-  EXPECT_NEAR(find(track_record(result), "A CPU", "m")->relative_sd.value(), std::log(1.2), 1e-12);
+  const TrackRecord record = track_record(result);
+  EXPECT_NEAR(find(record, "A CPU", "m")->relative_mean, std::log(1.2), 1e-12);
+  EXPECT_NEAR(ratio_record(record, "A CPU", "m")->sd, 0, 1e-12);
+  EXPECT_NEAR(ratio_record(record, "A CPU", "m")->from_0, std::log(1.2), 1e-12);
+  const Accuracy accuracy = assess(result, &record);
+  EXPECT_NEAR(*accuracy.cells[0].forecasts.at("m").compared.ratio_sd, std::log(1.2), 1e-12) << "single";
+  EXPECT_NEAR(*accuracy.cells[1].forecasts.at("m").compared.ratio_sd, 0, 1e-12);
 }
 
 // Another device's errors say nothing.

@@ -9,7 +9,7 @@ from paragauge_import.body.joint import ancestors, is_item, is_view_call
 from paragauge_import.body.run_step import LEFT_OUT
 from paragauge_import.body.trial import is_whole
 from paragauge_import.export.exported import BATCHES
-from paragauge_import.graph.step import DTYPE_NAMES, RANDOM, op_name, size_text, spec_text
+from paragauge_import.graph.step import DTYPE_NAMES, RANDOM, dtype_name, op_name, size_text, spec_text
 from paragauge_import.refusal import Refusal, place_of
 from torch.utils._pytree import tree_flatten
 
@@ -137,7 +137,7 @@ class Cut:
         if isinstance(a, complex):
             raise Refusal(f"a complex number {a}: torch.view_as_complex makes it of two real ones")
         if isinstance(a, torch.dtype):
-            return DTYPE_NAMES[a]
+            return dtype_name(a)
         if isinstance(a, torch.memory_format):
             return str(a).replace("torch.", "")
         return str(a)

@@ -13,7 +13,7 @@ from paragauge_import.body.group import Group
 from paragauge_import.body.joint import joint
 from paragauge_import.body.trial import loose_results
 from paragauge_import.export import own_function
-from paragauge_import.graph.step import op_name
+from paragauge_import.graph.step import MOST_OPERANDS, op_name
 from paragauge_import.refusal import Refusal, first_line
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
@@ -21,6 +21,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 def make_body(group: Group, needs: list, runs: bool) -> tuple[dict, list]:
     """The body as the file has it, and which inputs and parameters get a gradient. runs: whether it is small enough to be run.
     `rows` is the caller's to find out (rows_alone)."""
+    for what, values in (("inputs", group.inputs), ("parameters", group.parameters)):
+        if len(values) > MOST_OPERANDS:
+            raise Refusal(f"an op of {len(values)} {what}, {MOST_OPERANDS} at most")
     try:
         graphs = [joint(group, which, needs) for which in (0, 1)]
     except RuntimeError as error:

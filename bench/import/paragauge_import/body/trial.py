@@ -20,12 +20,11 @@ def rows_alone(text: dict, batch=4) -> bool:
         return not any("B" in line for line in text["forward"])
     if not has_samples[-1]:  # one for all of them, whatever they are
         return False
-    try:
-        return all(rows_alone_of(text, specs, seed, batch) for seed in range(4))
-    except RuntimeError:  # of numbers that aren't probabilities
-        return all(rows_alone_of(text, specs, seed, batch) for seed in (0, 2))
-    except IndexError:  # of what has one entry
-        return all(rows_alone_of(text, specs, seed, batch, entries=1) for seed in range(4))
+    # Not everything takes numbers that aren't probabilities, indices of 1 or, as a divisor, of 0.
+    for seeds, entries in ((range(4), 2), ((0, 2), 2), (range(4), 1), (range(4), None)):
+        with contextlib.suppress(RuntimeError, IndexError, ZeroDivisionError):
+            return all(rows_alone_of(text, specs, seed, batch, entries=entries) for seed in seeds)
+    return False
 
 
 def operand_names(text: dict) -> list:
@@ -39,7 +38,8 @@ def random_tensor(spec: str, generator, seed: int, batch: int, dtype=torch.float
     if kind == "bool":
         return torch.rand(shape, generator=generator) > 0.5
     if not kind.startswith(("f", "b", "c")):
-        return torch.randint(0, entries, shape, generator=generator)  # an index of whatever has so many
+        # An index of whatever has so many entries; None: ones.
+        return torch.ones(shape, dtype=torch.int64) if entries is None else torch.randint(0, entries, shape, generator=generator)
     x = torch.rand(shape, generator=generator, dtype=torch.float64)
     return (0.4 * x - 0.2 if seed % 2 else 0.9 * x + 0.05).to(dtype)
 

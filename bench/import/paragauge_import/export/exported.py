@@ -93,7 +93,7 @@ def watch(notes: list):
     own (own_function.py). And regions of autocast, which are left out: all of the module is in float32 first."""
     checkpoint, autocast = torch.utils.checkpoint, torch.autocast
     generator = checkpoint._checkpoint_without_reentrant_generator
-    enter, seed = autocast.__enter__, torch.manual_seed
+    enter, begin, seed = autocast.__enter__, autocast.__init__, torch.manual_seed
     recomputed = "torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back"
 
     def note(text):
@@ -121,11 +121,16 @@ def watch(notes: list):
         note("torch.manual_seed in the forward is left out: what is drawn after it is drawn anew in each step")
         return seed(number)
 
+    def noted_init(self, device_type, dtype=None, enabled=True, cache_enabled=None):
+        begin(self, device_type, dtype, enabled, cache_enabled)
+        self.asked = enabled  # of a GPU that isn't here autocast is off, whatever was asked
+
     def noted_enter(self):
         was = self._enabled, self._cache_enabled
-        self._enabled, self._cache_enabled = False, was[0]  # the graph says so, too: whether it was a region without autocast
+        is_on = getattr(self, "asked", was[0] or self.device == "cuda" and not torch.cuda.is_available())
+        self._enabled, self._cache_enabled = False, is_on  # which the graph says, too: reader.py
         try:
-            if was[0]:
+            if is_on:
                 note("torch.autocast: a region is left out; precision= of a strategy brings it back, for all of the model")
             return enter(self)
         finally:
@@ -134,7 +139,7 @@ def watch(notes: list):
     with (mock.patch.object(own_function.Applied, "instead", staticmethod(noted_apply)),
           mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", noted_generator),
           mock.patch.object(torch, "manual_seed", noted_seed), without_hooks(lambda: note(HOOK)),
-          mock.patch.object(autocast, "__enter__", noted_enter)):
+          mock.patch.object(autocast, "__enter__", noted_enter), mock.patch.object(autocast, "__init__", noted_init)):
         yield
 
 

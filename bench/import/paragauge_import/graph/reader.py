@@ -16,7 +16,7 @@ from paragauge_import import play
 from paragauge_import.export import own_function, returned
 from paragauge_import.export.exported import BATCHES, DRAWS, export_once, export_twice, shapes_of
 from paragauge_import.export.known_values import OF_BATCH_NORM
-from paragauge_import.graph.step import RANDOM, Graph, Step, Value, functional_of, is_view, is_write, op_name, shape_text, size_text
+from paragauge_import.graph.step import MOST_OPERANDS, RANDOM, Graph, Step, Value, functional_of, is_view, is_write, op_name, shape_text, size_text
 from paragauge_import.modes import InF64
 from paragauge_import.refusal import Refusal, place_of
 from torch.fx.node import map_aggregate
@@ -32,7 +32,7 @@ EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 # They read the shape and the dtype of a tensor, not its values.
 LIKE = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"} | EMPTY
 # Views whose elements lie in the order of what they show.
-ORDERED = {"view", "_unsafe_view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze", "alias"}
+ORDERED = {"view", "_unsafe_view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "alias", "expand"}
 SAME = {"contiguous", "clone", "alias", "lift_fresh", "lift_fresh_copy", "lift"}
 DATA_DEPENDENT = {"item", "_local_scalar_dense", "nonzero", "nonzero_numpy", "masked_select", "unique", "_unique2", "unique_dim",
                   "unique_consecutive", "is_nonzero", "equal", "argwhere"}
@@ -221,7 +221,7 @@ class Reader:
             elif ref.storage.of and ref.storage.of.rpartition(".")[2] not in OF_BATCH_NORM:
                 self.written.add(ref.storage.of)
             was = ref.storage.value
-            if self.no_grad and value.dtype.is_floating_point and was.step is not None and was.data is None and not was.step.no_grad:
+            if self.no_grad and value.dtype.is_floating_point and has_gradient(was):
                 value = self.unseen(was, value, place)
             ref.storage.value = value
             ref.storage.version += 1
@@ -402,6 +402,12 @@ class Reader:
                 plain = {"expand_as": aten.expand.default}.get(name, aten.reshape.default)
                 return Ref(first.storage, first, (plain, tuple(([*r.shape],) for r in results), ({}, {}), place), no_grad=self.no_grad)
         args, kwargs = tree_map(self.plain, args), tree_map(self.plain, kwargs)
+        if name == "cat" and len(args[0][0]) > MOST_OPERANDS:  # dense blocks, embeddings of many fields
+            parts = [self.emit(target, tuple((a[0][k:k + MOST_OPERANDS], *a[1:]) for a in args), kwargs, place)[0]
+                     for k in range(0, len(args[0][0]), MOST_OPERANDS)]
+            args = tuple((parts, *a[1:]) for a in args)
+            if (note := f"what is concatenated of more than {MOST_OPERANDS} tensors is so in two goes, and copied once more") not in self.notes:
+                self.notes.append(note)
         if name == "embedding_bag":
             return self.embedding_bag(args, results, place)
         if name == "floor" and (p := self.probability(args[0][0])) is not None:
@@ -521,12 +527,25 @@ class Reader:
         return ref
 
 
+def has_gradient(value) -> bool:
+    """Whether a trained parameter has a part in it."""
+    seen, ahead = set(), [value]
+    while ahead:
+        v = ahead.pop()
+        if v.kind == "parameter":
+            return True
+        if v.step is not None and v.data is None and v.step not in seen and not v.step.no_grad and v.step.name != "detach":
+            seen.add(v.step)
+            ahead += v.step.reads()
+    return False
+
+
 def is_copied(place) -> bool:
     """Whether contiguous() or reshape() had to copy what it was given."""
     name, given, made = op_name(place.target), place.args[0].meta["val"] if place.args and isinstance(place.args[0], torch.fx.Node) else None, place.meta["val"]
     if name == "contiguous":
         return not given.is_contiguous()
-    if name not in ("reshape", "flatten", "reshape_as", "unflatten"):
+    if name not in ("reshape", "flatten", "reshape_as", "unflatten", "ravel"):
         return False
     try:
         torch.empty_strided(given.shape, given.stride(), device="meta").view(made.shape)

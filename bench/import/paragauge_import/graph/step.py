@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 
 import torch
 from paragauge_import.export.exported import BATCHES
+from paragauge_import.refusal import Refusal
 from torch.utils._pytree import tree_flatten
 
 aten = torch.ops.aten
 DTYPE_NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
                torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
                torch.complex64: "c64", torch.complex128: "c128"}
+
+MOST_OPERANDS = 30  # inputs, or parameters, of a node (sim/model/op/body.cpp)
 
 # Their values are drawn.
 RANDOM = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "rand", "randn",
@@ -138,5 +141,11 @@ def shape_text(shapes) -> list:
     return [size_text(a, b) for a, b in zip(*shapes)]
 
 
+def dtype_name(dtype) -> str:
+    if dtype not in DTYPE_NAMES:
+        raise Refusal(f"dtype {str(dtype).removeprefix('torch.')} isn't known here")
+    return DTYPE_NAMES[dtype]
+
+
 def spec_text(shapes, dtype) -> str:
-    return f"{DTYPE_NAMES[dtype]}[{','.join(str(s) for s in shape_text(shapes))}]"
+    return f"{dtype_name(dtype)}[{','.join(str(s) for s in shape_text(shapes))}]"
