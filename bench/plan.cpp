@@ -188,6 +188,11 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
                               .whole = fmt::format("{} that can't be forecast ({})", unpriced.size(), unpriced[0])});
   std::ranges::stable_sort(found.choices,
                            [](const Choice& a, const Choice& b) { return a.estimate().is_better_than(b.estimate()); });
+  // Those that are shown say how far they may be off, too.
+  for (std::size_t k = 0; k < std::min<std::size_t>(found.choices.size(), options.top); ++k)
+    for (const Priced& priced : clusters)
+      if (Choice& shown = found.choices[k]; shown.cell.world == where_is(priced.cluster, options))
+        shown = choice_of(model, sim::parse_strategy(shown.cell.strategy, model), priced, options);
   if (!found.choices.empty())
     for (const Priced& priced : clusters)
       if (const Choice& best = found.choices.front(); best.cell.world == where_is(priced.cluster, options))

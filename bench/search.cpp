@@ -50,11 +50,12 @@ std::optional<sim::MicrobatchUse> use_of(const sim::Model& model, const sim::One
 
 }  // namespace
 
-Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const Priced& priced, const Options& options) {
+Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const Priced& priced, const Options& options,
+                 bool of_transfers) {
   const auto [program, cluster] = place(model, strategy, priced);
   const std::string& cost_model = options.cost_models.at(0);
-  const sim::Forecast f =
-      sim::forecast(program, cluster, *priced.cost_models.at(cost_model), sim::parse_scale(options.scale));
+  const sim::Forecast f = sim::forecast(program, cluster, *priced.cost_models.at(cost_model),
+                                        sim::parse_scale(options.scale), of_transfers);
   Choice choice;
   sim::Result one;
   sim::Cell& cell = one.cell(program, where_is(cluster, options));
@@ -102,7 +103,7 @@ void Search::on_all_cores(std::size_t count, Work work) {
 
 void Search::find_out(Entry& entry) const {
   try {
-    entry.found.choice = choice_of(model_, entry.strategy, priced_, options_);
+    entry.found.choice = choice_of(model_, entry.strategy, priced_, options_, /*of_transfers=*/false);
   } catch (...) {
     entry.found.failure = std::current_exception();
   }

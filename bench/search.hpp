@@ -22,7 +22,7 @@
 
 namespace bench {
 
-/// A strategy on a cluster, with its forecast.
+/// A strategy on a cluster, with its forecast; while it is looked for, without what transfers may be off by.
 struct Choice {
   sim::Cell cell;
   double step_s = 0;
@@ -36,8 +36,9 @@ struct Choice {
     return {.fits = fits(), .step_s = step_s, .needed_bytes = needed()};
   }
 };
-/// ConfigError where it can't be played, or priced.
-Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const Priced& priced, const Options& options);
+/// ConfigError where it can't be played, or priced. `of_transfers`: as sim::forecast's.
+Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const Priced& priced, const Options& options,
+                 bool of_transfers = true);
 
 class Search {
  public:

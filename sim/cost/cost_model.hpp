@@ -86,6 +86,9 @@ struct TransferCost {
   [[nodiscard]] double use_of(std::size_t level) const { return level < use.size() ? use[level] : use.empty() ? 1 : 0; }
 };
 
+/// TransferCost::sd of CPU cores' links by a data sheet: as the committed profiles' are (tests/sim/cost/fitted_test.cpp).
+constexpr double kCoreLinkSd = 0.75;
+
 struct TransferQuestion {
   InstructionKind kind = InstructionKind::send;  // send (a point-to-point pair) or collective
   CollectiveKind collective = CollectiveKind::all_reduce;

@@ -34,7 +34,7 @@ namespace {
 
 /// Standard deviations of ln(measured / answer) over the links of the committed profiles (bench/results): kinds
 /// answered from other kinds, and numbers of ranks from others; links answered from the clusters' files.
-constexpr double kOtherKindSd = 0.55, kDataSheetLinkSd = 0.75;
+constexpr double kOtherKindSd = 0.55;
 
 /// The levels of classes, from the broadest to the narrowest.
 constexpr std::size_t kClassLevels = 4;
@@ -339,7 +339,7 @@ class Fitted final : public CostModel {
     }
     TransferCost cost = sheet_->transfer(question);
     cost.novelty = 1;
-    cost.sd = kDataSheetLinkSd;
+    cost.sd = cluster_.device.asynchronous ? cost.sd : kCoreLinkSd;
     cost.source = Source::data_sheet;
     return cost;
   }

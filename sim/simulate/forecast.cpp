@@ -60,7 +60,7 @@ void add_guesses(Forecast& forecast) {
 }
 
 /// What the knowledge of the costs says of the whole step. What isn't exposed communication scales with compute.
-void add_knowledge(const Program& program, const Cluster& cluster, Forecast& forecast) {
+void add_knowledge(const Program& program, const Cluster& cluster, bool of_transfers, Forecast& forecast) {
   struct Kind {
     double seconds = 0, less_s = 0, more_s = 0;  // of the 90 % interval's ends
     bool is_new = false;
@@ -106,7 +106,7 @@ void add_knowledge(const Program& program, const Cluster& cluster, Forecast& for
   }
   const Costs& costs = forecast.costs;
   forecast.novelty += exposed * novelty_of_transfers(costs);
-  if (std::ranges::any_of(costs.transfers, [](const TransferCost& cost) { return cost.sd > 0; })) {
+  if (of_transfers && std::ranges::any_of(costs.transfers, [](const TransferCost& cost) { return cost.sd > 0; })) {
     const PlacedProgram placed(program, cluster);
     const double as_forecast_s = step_with(placed, costs, 0);
     below += std::pow(std::log(as_forecast_s / step_with(placed, costs, -kNormal90)), 2);
@@ -126,13 +126,14 @@ void add_knowledge(const Program& program, const Cluster& cluster, Forecast& for
 
 }  // namespace
 
-Forecast forecast(const Program& program, const Cluster& cluster, const CostModel& cost_model, const Scale& scale) {
+Forecast forecast(const Program& program, const Cluster& cluster, const CostModel& cost_model, const Scale& scale,
+                  bool of_transfers) {
   constexpr std::uint32_t kBodies = 8;
-  if (program.is_periodic()) return forecast(unroll(program, kBodies), cluster, cost_model, scale);
+  if (program.is_periodic()) return forecast(unroll(program, kBodies), cluster, cost_model, scale, of_transfers);
   Forecast result{.costs = costs_of(program, cost_model, cluster), .step = {}};
   if (!scale.is_identity()) result.costs = scaled(result.costs, program, cluster, scale);
   result.step = expected_step(program, result.costs, cluster);
-  add_knowledge(program, cluster, result);
+  add_knowledge(program, cluster, of_transfers, result);
   return result;
 }
 

@@ -58,7 +58,9 @@ struct Forecast {
 };
 
 /// `cost_model`: made for this cluster. ConfigError when it can't know a cost. `scale`: on a machine that much faster.
-Forecast forecast(const Program& program, const Cluster& cluster, const CostModel& cost_model, const Scale& scale = {});
+/// `of_transfers`: with what uncertain transfers make of the interval, which takes four more steps.
+Forecast forecast(const Program& program, const Cluster& cluster, const CostModel& cost_model, const Scale& scale = {},
+                  bool of_transfers = true);
 
 /// What a rank and its process hold, of the process where it is most: the world's one process, or one per rank.
 struct MemoryForecast {

@@ -139,6 +139,29 @@ TEST(Forecast, TransfersThatWerentMeasuredAreInTheInterval) {
   EXPECT_TRUE(text.ends_with("; not in the profile: all_reduce among 2 (data sheet)")) << text;
 }
 
+// A data sheet's links, too, may be off; whoever looks for the fastest of many needn't know by how much.
+TEST(Forecast, ADataSheetsTransfersAreInTheInterval) {
+  const Known known;
+  const auto sheet = make_cost_model("analytic", known.cluster);
+  const Forecast with = forecast(known.program, known.cluster, *sheet),
+                 without = forecast(known.program, known.cluster, *sheet, {}, /*of_transfers=*/false);
+  EXPECT_EQ(with.step, without.step);
+  EXPECT_LT(with.low_s, without.low_s);
+  EXPECT_GT(with.high_s, without.high_s);
+  const auto of_transfers = [](const Forecast& f) {
+    return std::ranges::count(f.spreads, "transfers", &KindSpread::kind);
+  };
+  EXPECT_EQ(of_transfers(with), 1);
+  EXPECT_EQ(of_transfers(without), 0);
+  TransferQuestion question{.kind = InstructionKind::collective, .bytes = 1 << 20, .members = 8};
+  const auto sd_on = [&](const char* name) {
+    const Cluster cluster = load_cluster(name, 8);
+    return make_cost_model("analytic", cluster)->transfer(question).sd;
+  };
+  EXPECT_EQ(sd_on("dgx_a100"), 0.29);
+  EXPECT_EQ(sd_on("dgx_a100_nccl"), 0.1) << "fitted to NCCL's own times";
+}
+
 // What was measured of other numbers of ranks, or of ranks with devices of their own, is a guess of these, and said to be.
 TEST(Forecast, TransfersOfOtherRanksAreGuesses) {
   Known known;
