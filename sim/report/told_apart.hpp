@@ -14,7 +14,7 @@
 //
 // where a_k is by how much the kind may be wrong, as a share of the step (sim/simulate/forecast.hpp, KindSpread). They
 // are told apart where |ln(b / a)| exceeds 1.645 standard deviations: one in twenty such orders is wrong. Of the
-// committed pairs of strategies that were measured here it is one in 27 for `analytic`, none for the others
+// committed pairs of strategies that were measured here it is one in 56 for `analytic`, none for the others
 // (tests/sim/report/committed_result_test.cpp).
 //
 // Assumes: where the cost model has no record on a device, it knows as much of ratios there as where it has one.
