@@ -265,6 +265,12 @@ class Opaque:
         self.y = y
 
 
+def test_draws_that_cant_be_compared():
+    for draw in (lambda x: torch.poisson(x.relu()), lambda x: torch.distributions.Gamma(x.exp(), torch.ones(8)).rsample()):
+        said = refused(module(lambda self, x, draw=draw: self.b(draw(self.a(x)))))
+        assert "draws what can't be compared with PyTorch's at " in said, said
+
+
 def test_dtypes_that_nobody_here_knows():
     same(refused(module(lambda self, x: self.a(x.to(torch.float8_e4m3fn).to(x.dtype)))).split(" at ")[0], "dtype float8_e4m3fn isn't known here")
 

@@ -16,7 +16,8 @@ from paragauge_import import play
 from paragauge_import.export import own_function, returned
 from paragauge_import.export.exported import BATCHES, DRAWS, export_once, export_twice, shapes_of
 from paragauge_import.export.known_values import OF_BATCH_NORM
-from paragauge_import.graph.step import MOST_OPERANDS, RANDOM, Graph, Step, Value, functional_of, is_view, is_write, op_name, shape_text, size_text
+from paragauge_import.graph.step import (MOST_OPERANDS, RANDOM, UNFIXED, Graph, Step, Value, functional_of, is_view, is_write, op_name, shape_text,
+                                         size_text)
 from paragauge_import.modes import InF64
 from paragauge_import.refusal import Refusal, place_of
 from torch.fx.node import map_aggregate
@@ -317,6 +318,9 @@ class Reader:
             raise Refusal(f"torch.func (vmap, functional_call with it, grad) stays as it is in an export, and isn't known here, at {place_of(a)}")
         if not isinstance(a.target, torch._ops.OpOverload) or a.target.namespace != "aten" and not own_function.is_own(a.target):
             self.refuse(f"op '{a.target}' isn't one of ATen's", a)
+            return self.stand_in(a, b)
+        if name in UNFIXED:
+            self.refuse(f"op '{name}' draws what can't be compared with PyTorch's", a)
             return self.stand_in(a, b)
         if name in DATA_DEPENDENT:
             self.refuse(f"op '{name}' depends on the data", a)
