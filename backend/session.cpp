@@ -332,7 +332,6 @@ class ProcessSession final : public Session {
   void gather_hosts(const Communicator& own) {
     nlohmann::json of_host;
     if (own.place() == 0) of_host = {{"network", own.network()}, {"environment", environment()}};
-    if (of_host.contains("environment")) of_host["environment"].erase("steal_share");  // it's early to say
     if (own.place() == 0 && !options_.about_host.is_null()) of_host["about"] = options_.about_host;
     const std::vector<std::string> texts = world_.control->gather(to_bytes(of_host));
     for (std::uint32_t other = 0; other < texts.size(); ++other) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "bench/commands.hpp"
@@ -188,17 +189,19 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
                               .whole = fmt::format("{} that can't be forecast ({})", unpriced.size(), unpriced[0])});
   std::ranges::stable_sort(found.choices,
                            [](const Choice& a, const Choice& b) { return a.estimate().is_better_than(b.estimate()); });
+  const auto priced_of = [&](const Choice& choice) -> const Priced& {
+    return *std::ranges::find(clusters, choice.cell.world,
+                              [&](const Priced& priced) { return where_is(priced.cluster, options); });
+  };
   // Those that are shown say how far they may be off, too.
-  for (std::size_t k = 0; k < std::min<std::size_t>(found.choices.size(), options.top); ++k)
-    for (const Priced& priced : clusters)
-      if (Choice& shown = found.choices[k]; shown.cell.world == where_is(priced.cluster, options))
-        shown = choice_of(model, sim::parse_strategy(shown.cell.strategy, model), priced, options);
-  if (!found.choices.empty())
-    for (const Priced& priced : clusters)
-      if (const Choice& best = found.choices.front(); best.cell.world == where_is(priced.cluster, options))
-        found.arithmetic = arithmetic_text(options, model, best, priced) +
-                           half_parameters_text(options, model, best, priced) +
-                           padding_text(options, model, best, priced);
+  for (Choice& shown : found.choices | std::views::take(options.top))
+    shown = choice_of(model, sim::parse_strategy(shown.cell.strategy, model), priced_of(shown), options);
+  if (!found.choices.empty()) {
+    const Choice& best = found.choices.front();
+    const Priced& priced = priced_of(best);
+    found.arithmetic = arithmetic_text(options, model, best, priced) +
+                       half_parameters_text(options, model, best, priced) + padding_text(options, model, best, priced);
+  }
   return found;
 }
 

@@ -97,7 +97,6 @@ Json environment() {
           {"kernel", std::string(system.sysname) + " " + system.release},
           {"huge_pages", line_of("/sys/kernel/mm/transparent_hugepage/enabled")},
           {"rt_runtime_us", line_of("/proc/sys/kernel/sched_rt_runtime_us")},
-          {"steal_share", steal_share()},
           {"version", version()},
           {"torch", TORCH_VERSION},
           {"mkl", at::get_mkl_version()},

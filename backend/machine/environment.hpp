@@ -9,7 +9,7 @@
 namespace backend {
 
 /// cpu (model, usable cores, caches, MHz, governor), memory, kernel, scheduler settings, library versions, GPUs,
-/// commit, date, and steal_share(). What the machine doesn't tell is null.
+/// commit and date. What the machine doesn't tell is null.
 nlohmann::json environment();
 /// The share of CPU time that the hypervisor has taken since this process began; or null.
 nlohmann::json steal_share();

@@ -68,21 +68,6 @@ class Analytic final : public CostModel {
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
-    // Of 271 published all_reduces of A100, V100, H100 and H200 (tests/golden/nccl_all_reduce.csv: 2 to 8 GPUs of a node,
-    // 1 MiB to 16 GiB) latency and bandwidth are off by 0.29, root mean square of ln(published / forecast): by 0.12 from
-    // 32 MiB on, 0.42 below. Times that were fitted to NCCL's are within 0.1.
-    constexpr double kAcceleratorLinkSd = 0.29, kNcclSd = 0.1;
-    bool is_nccls = false;
-    TransferCost cost = transfer_by_sheet(question, is_nccls);
-    cost.sd = is_nccls ? kNcclSd : cluster_.device.asynchronous ? kAcceleratorLinkSd : kCoreLinkSd;
-    return cost;
-  }
-
-  [[nodiscard]] double launch_s(std::uint32_t kind) const override { return cluster_.kind(kind).launch.in_seconds(); }
-
- private:
-  /// `is_nccls`: by the link's own NcclTimes.
-  [[nodiscard]] TransferCost transfer_by_sheet(const TransferQuestion& question, bool& is_nccls) const {
     const std::vector<std::uint32_t> spread = question.spread.empty() ? std::vector{question.members} : question.spread;
     const auto all_bytes = static_cast<double>(question.bytes);
     if (question.kind != InstructionKind::collective) {
@@ -91,10 +76,8 @@ class Analytic final : public CostModel {
       return cost_of(levels, /*is_striped=*/false);
     }
     if (spread.size() == 1 && cluster_.link().nccl)
-      if (const std::optional<NcclTime> time = by_nccl(question, *cluster_.link().nccl)) {
-        is_nccls = true;
-        return {.latency_s = time->latency_s, .wire_s = time->bytes_s};
-      }
+      if (const std::optional<NcclTime> time = by_nccl(question, *cluster_.link().nccl))
+        return {.latency_s = time->latency_s, .wire_s = time->bytes_s, .sd = kNcclSd};
     std::optional<TransferCost> best;
     for (const CollectiveAlgorithm* algorithm : collective_algorithms(cluster_.world, question.collective)) {
       const bool is_choice = question.collective == CollectiveKind::all_reduce && !cluster_.all_reduce.empty();
@@ -105,6 +88,14 @@ class Analytic final : public CostModel {
     }
     return *best;
   }
+
+  [[nodiscard]] double launch_s(std::uint32_t kind) const override { return cluster_.kind(kind).launch.in_seconds(); }
+
+ private:
+  // TransferCost::sd. Of 271 published all_reduces of A100, V100, H100 and H200 (tests/golden/nccl_all_reduce.csv: 2 to 8
+  // GPUs of a node, 1 MiB to 16 GiB) latency and bandwidth are off by 0.29, root mean square of ln(published / forecast):
+  // by 0.12 from 32 MiB on, 0.42 below. Times that were fitted to NCCL's are within 0.1.
+  static constexpr double kAcceleratorLinkSd = 0.29, kNcclSd = 0.1;
 
   /// The least of the algorithms that the cluster leaves; nothing where they aren't for the collective.
   [[nodiscard]] std::optional<NcclTime> by_nccl(const TransferQuestion& question, const NcclTimes& times) const {
@@ -128,7 +119,7 @@ class Analytic final : public CostModel {
 
   /// Bytes of all levels move at the same time, as fast as the level lets them that takes longest.
   [[nodiscard]] TransferCost cost_of(const std::vector<LevelTraffic>& traffic, bool is_striped) const {
-    TransferCost cost;
+    TransferCost cost{.sd = cluster_.device.asynchronous ? kAcceleratorLinkSd : kCoreLinkSd};
     check_internal(traffic.size() <= cluster_.levels.size(), "a transfer over {} levels on cluster '{}' of {}",
                    traffic.size(), cluster_.name, cluster_.levels.size());
     for (std::size_t l = 0; l < traffic.size(); ++l) {

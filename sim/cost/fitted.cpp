@@ -32,8 +32,8 @@ namespace sim {
 
 namespace {
 
-/// Standard deviations of ln(measured / answer) over the links of the committed profiles (bench/results): kinds
-/// answered from other kinds, and numbers of ranks from others; links answered from the clusters' files.
+/// Standard deviation of ln(measured / answer) over the links of the committed profiles (bench/results): kinds
+/// answered from other kinds, and numbers of ranks from others.
 constexpr double kOtherKindSd = 0.55;
 
 /// The levels of classes, from the broadest to the narrowest.
@@ -339,7 +339,6 @@ class Fitted final : public CostModel {
     }
     TransferCost cost = sheet_->transfer(question);
     cost.novelty = 1;
-    cost.sd = cluster_.device.asynchronous ? cost.sd : kCoreLinkSd;
     cost.source = Source::data_sheet;
     return cost;
   }

@@ -229,12 +229,9 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
       const std::optional<Interval> stated = stated_90(cell, cost_model);
       if (stated && stated->low > 0)
         forecast.compared.stated_sd = std::log(stated->high / stated->low) / (2 * kNormal95);
-      if (known != nullptr)
-        if (const auto ratios = ratio_record(*known, cell.device, cost_model)) {
-          forecast.compared.ratio_sd = cell.strategy == "single" ? ratios->from_0 : ratios->sd;
-          forecast.ratios_off = ratios->from_0;
-          forecast.ratios_from = ratios->device;
-        }
+      if (known != nullptr) forecast.ratios = ratio_record(*known, cell.device, cost_model);
+      if (forecast.ratios)
+        forecast.compared.ratio_sd = cell.strategy == "single" ? forecast.ratios->from_0 : forecast.ratios->sd;
       if (!forecast.interval_90) {
         if (earlier != nullptr) forecast.interval_90 = earlier->interval_90(forecast.predicted.step_s);
         if (forecast.interval_90)

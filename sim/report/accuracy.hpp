@@ -51,8 +51,7 @@ struct ForecastAccuracy {
   std::optional<Interval> interval_90;  // of the step
   std::string interval_from;            // whose errors it is made of, or what leaves it open, in words
   ComparedForecast compared;            // with what is known of its errors
-  std::string ratios_from;              // the device whose track record `compared` has; empty: none
-  double ratios_off = 0;                // how far ratios to `single` were off there
+  std::optional<RatioRecord> ratios;    // the track record that `compared` has
   /// Whether it is told apart from the fastest forecast of what fits of its model (sim/report/told_apart.hpp); nothing
   /// for that one itself, and where nothing fits.
   std::optional<bool> told_from_fastest;

@@ -221,9 +221,9 @@ std::string trust_text(const Line& line) {
     parts.push_back(fmt::format(
         "no track record for {}this device ({}): how far the forecast may be off isn't known",
         line.cell->threads > 1 ? fmt::format("ranks of {} threads on ", line.cell->threads) : "", line.cell->device));
-  if (!forecast.interval_90 && forecast.compared.ratio_sd && forecast.ratios_from != line.cell->device)
-    parts.push_back(
-        fmt::format("ratios to single were off by {:.0f} % on {}", 100 * forecast.ratios_off, forecast.ratios_from));
+  if (!forecast.interval_90 && forecast.ratios && forecast.ratios->device != line.cell->device)
+    parts.push_back(fmt::format("ratios to single were off by {:.0f} % on {}", 100 * forecast.ratios->from_0,
+                                forecast.ratios->device));
   return fmt::to_string(fmt::join(parts, "; "));
 }
 
