@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "sim/cluster/world.hpp"
@@ -91,7 +92,7 @@ struct Backward {
   [[nodiscard]] std::uint32_t phase(std::uint32_t i) const { return i < begin ? 0 : i < end ? 1 : 2; }
 };
 
-/// Nothing where there is none, or forwards come after it.
+/// Nothing where there is none, forwards come after it, or messages are passed on before it: of which they are isn't told.
 std::optional<Backward> backward_of(const Program& program, const Role& list) {
   std::uint32_t forwards_end = 0;
   Backward backward;
@@ -112,6 +113,16 @@ std::optional<Backward> backward_of(const Program& program, const Role& list) {
     return list.kind[i] == InstructionKind::send || list.kind[i] == InstructionKind::collective;
   };
   while (hands_over(forwards_end)) ++forwards_end;  // what the last forward has made
+  const auto storage_of = [&](std::uint32_t tensor) { return list.tensors[tensor].storage; };
+  std::set<std::uint32_t> received;
+  for (std::uint32_t i = forwards_end; i < backward.begin; ++i)
+    if (list.kind[i] == InstructionKind::recv) {
+      received.insert(storage_of(list.writes(i).front()));
+    } else if (list.kind[i] == InstructionKind::send) {
+      const std::uint32_t storage = storage_of(list.reads(i).front());
+      if (received.contains(storage)) return std::nullopt;
+      if (list.storages[storage].tensor_class == TensorClass::activation) forwards_end = i + 1;
+    }
   backward.begin = forwards_end;
   return backward;
 }

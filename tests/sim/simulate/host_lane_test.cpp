@@ -259,5 +259,16 @@ TEST(OneHostThread, ALargeNetworksPipelineIsFasterThanOneDeviceWhereThatIsSlow) 
   EXPECT_GT(on("a100_sxm_40g"), 1);
 }
 
+/// Of pipelines of one thread: a chunk that only passes on what it gets, as the last two of an AlexNet's in sixteen; and
+/// activations that a tensor-parallel stage sends after it has waited for their sum.
+TEST(OneHostThread, StagesThatPassOnOrWaitBeforeTheySendAreIssued) {
+  const char* alexnet = "alexnet_tower,global_batch=32";
+  const double chunks = step_of(alexnet, "pipeline,pp=8,schedule=interleaved,microbatches=1", "dgx_a100_one_process");
+  EXPECT_GT(chunks, step_of(alexnet, "single", "dgx_a100_one_process"));
+  const double one_thread = step_of("gpt_nano", "mesh,pp=4,tp=2,microbatches=1", "dgx_a100_one_process"),
+               own = step_of("gpt_nano", "mesh,pp=4,tp=2,microbatches=1", "dgx_a100");
+  EXPECT_GT(one_thread, own);
+}
+
 }  // namespace
 }  // namespace sim
