@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <limits>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "bench/commands.hpp"
@@ -78,6 +78,7 @@ const Choice& Search::Found::value() const {
   return choice.value();
 }
 
+/// An exception ends the search, once all cores have come to an end.
 template <class Work>
 void Search::on_all_cores(std::size_t count, Work work) {
   constexpr double kPatience_s = 4;
@@ -92,12 +93,11 @@ void Search::on_all_cores(std::size_t count, Work work) {
                    static_cast<double>(all_ - *silent_));
     }
   };
-  {
-    std::vector<std::jthread> helpers;
-    for (std::size_t t = 1; t < std::min<std::size_t>(sim::usable_cores(), count); ++t)
-      helpers.emplace_back(go_on, false);
-    go_on(true);
-  }
+  std::vector<std::future<void>> helpers;
+  for (std::size_t t = 1; t < std::min<std::size_t>(sim::usable_cores(), count); ++t)
+    helpers.push_back(std::async(std::launch::async, go_on, false));
+  go_on(true);
+  for (std::future<void>& helper : helpers) helper.get();
   done_ += count;
 }
 
