@@ -172,7 +172,7 @@ fi
 if [[ $goal == sim ]]; then
   [[ $preset != sim ]] || configure sim
   if ((build)); then
-    compile "build paragauge" 1 --target paragauge
+    compile "build paragauge" 2 --target paragauge
     finish "$([[ $preset != sim ]] || echo ", for list, describe, predict, plan and report")"
   fi
   exit 0
@@ -186,7 +186,7 @@ hash=$(sha256sum <bench/requirements.txt)
 if [[ ! -x $python || ! -f $stamp || $(<"$stamp") != "$hash" ]]; then
   early=
   if ((build)) && { [[ $configured == sim ]] || [[ -z $configured ]]; }; then
-    { configure sim && compile "build sim meanwhile" 1 --target paragauge_calibrate; } &
+    { configure sim && compile "build sim meanwhile" 2 --target paragauge_calibrate; } &
     early=$!
   fi
   if ! "$python" -m pip --version >/dev/null 2>&1; then
