@@ -98,7 +98,12 @@ grep -q '^0 of [0-9]* candidates fit; what needs least is shown' "$scratch/out" 
 accepts plan -m gpt2 -c dgx_a100 --devices 2 --top 1
 grep -q '^With precision=tf32 [a-z0-9_,=]* takes [0-9.]* ms, with precision=bf16 [0-9.]* ms; another' "$scratch/out" || { echo "plan doesn't say what faster arithmetic brings"; failed=1; }
 accepts plan -m resnet50,global_batch=256 -c dgx1 --devices 2 --top 1
-grep -q '^With precision=fp16 .* takes' "$scratch/out" || { echo "plan doesn't say what a V100's fp16 brings"; failed=1; }
+grep -q '^With precision=fp16,memory_format=channels_last .* takes' "$scratch/out" || { echo "plan doesn't say what a V100's fp16 brings"; failed=1; }
+accepts plan -m resnet50,global_batch=256 -c dgx_a100 --devices 2 --top 1
+tr '\n' ' ' <"$scratch/out" | grep -q ' With memory_format=channels_last [a-z0-9_,=]* takes [0-9.]* ms, with .*precision=bf16,memory_format=channels_last [0-9.]* ms; another' ||
+  { echo "plan doesn't say what the other memory format brings"; failed=1; }
+accepts plan -m resnet50,global_batch=256,precision=bf16,memory_format=channels_last -c dgx_a100 --devices 2 --top 1
+! grep -q '^With ' "$scratch/out" || { echo "plan proposes what was given"; failed=1; }
 for other in gpt2,precision=bf16 gpt2,precision=f32 convnet,dtype=f64; do
   accepts plan -m $other -c dgx_a100 --devices 2 --top 1
   ! grep -q '^With precision' "$scratch/out" || { echo "plan of $other proposes a precision"; failed=1; }
@@ -108,7 +113,7 @@ accepts plan -m convnet -w local --devices 2 --top 1
 accepts plan -m vgg16,global_batch=256 -c dgx_a100_pair --method hypar
 grep -q 'HyPar.s model: 2.13 GB; all dp 16.6 GB; all in 275 GB' "$scratch/out" || { echo "plan doesn't say what HyPar communicates"; failed=1; }
 grep -q '^classifier.0 .* in in in in$' "$scratch/out" || { echo "plan doesn't show HyPar's choices"; failed=1; }
-chosen=$(grep -o '^hypar,levels=2x2x2x2,layers=13\*dp+3\*in[^ ]*' "$scratch/out")
+chosen=$(grep -o -m 1 '^hypar,levels=2x2x2x2,layers=13\*dp+3\*in[^ ]*' "$scratch/out")
 accepts predict -m vgg16,global_batch=256 -s "$chosen" -c dgx_a100_pair
 accepts plan -m convnet -c dgx_a100 --devices 4 --method layers --json "$scratch/layers.json"
 grep -q 'devices tried; no single change makes the best one better$' "$scratch/out" || { echo "plan doesn't say what it tried"; failed=1; }
