@@ -141,6 +141,7 @@ void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const
                                      ? sim::Shape()
                                      : sim::Shape(description.whole.begin() + 1, description.whole.end()));
       const std::string_view name = description.name;
+      const double bound = initial.bound > 0 ? initial.bound : std::sqrt(3.0);
       for (std::int64_t row = 0; row < rows; ++row) {
         const at::Tensor to = tensor.select(0, row);
         const std::uint64_t own = stream(seed, name, first_row + row);
@@ -149,10 +150,10 @@ void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const
           sim::check_internal(is_whole, "'{}' is cut along another dimension than its samples", name);
           draw_classes(to, initial.classes, own);
         } else if (is_whole) {
-          draw(to, 0, std::sqrt(3.0), own);
+          draw(to, initial.center, bound, own);
         } else {
           const at::Tensor whole = at::empty(whole_row, tensor.options().device(at::kCPU));
-          draw(whole, 0, std::sqrt(3.0), own);
+          draw(whole, initial.center, bound, own);
           to.copy_(narrowed(whole, of_row));
         }
       }

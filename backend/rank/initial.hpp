@@ -18,7 +18,8 @@ namespace backend {
 
 /// Sets `tensor` to the first value that `description` asks for (`none`: leaves it alone), of a piece of a larger
 /// tensor to that piece of its first value. `piece`: by dimension (Program::piece_of); empty: all of it.
-///   model_input    uniform with mean 0 and variance 1; where it has `classes`, whole numbers from 0 to `classes` − 1
+///   model_input    uniform with mean 0 and variance 1; where it has a bound, in center ± bound; where it has `classes`,
+///                  whole numbers from 0 to `classes` − 1
 ///   model_target   a class from 0 to `classes` − 1 per row and position: as its index (i64[rows, …]) or one-hot
 ///                  ([rows, …, classes])
 void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const std::vector<sim::Range>& piece,

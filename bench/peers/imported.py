@@ -132,7 +132,8 @@ def inputs(model: SimpleNamespace, rows: range, seed: int, device: torch.device)
             if is_whole:
                 initial.draw_classes(tensor[place], given["below"], own)
             else:
-                initial.draw(tensor[place], 0, math.sqrt(3), own)
+                below = given.get("below", 0)
+                initial.draw(tensor[place], below / 2, below / 2 or math.sqrt(3), own)
         tensors.append(tensor)
     return tuple(tensors)
 

@@ -17,6 +17,7 @@ namespace {
 
 using ImportedJson = nlohmann::json;
 constexpr std::int64_t kLargestSize = 1'000'000'000;
+constexpr double kLargestBelow = 1e9;
 constexpr std::size_t kMostRuns = 4'000'000;
 
 std::int64_t size_from(const ImportedJson& size, const std::string& where) {
@@ -102,24 +103,31 @@ void read_inputs(JsonObject& file, Model& model) {
   bool is_first = true;
   for (JsonObject& input : file.objects("inputs")) {
     const std::string name = input.text("name"), type = input.text("dtype");
-    const std::int64_t below = input.integer("below", 0);
+    const bool is_whole = type == "i64";
+    const double below = is_whole ? static_cast<double>(input.integer("below", 0)) : input.number("below", 0);
     const Shape shape = per_sample(input);
     if (type != "f32" && type != "i64")
       throw ConfigError("{}: 'dtype' of an input must be f32 or i64, found '{}'", input.where(), type);
-    if ((type == "i64") != (below > 0))
-      throw ConfigError("{}: an input i64 needs 'below', the first number that it can't have; f32 has none",
-                        input.where());
+    if (is_whole ? below < 1 : below < 0 || below > kLargestBelow)
+      throw ConfigError(
+          "{}: 'below' must be {}", input.where(),
+          is_whole ? "at least 1, the first number that an input i64 can't have"
+                   : "between 0 and 1e9: numbers of an input f32 lie between 0 and it, without it on both sides");
     if (is_first != (name == "input"))
       throw ConfigError("{}: the first input, and it only, is named 'input'; found '{}'", input.where(), name);
     input.finish();
     if (is_first) {
       model.input = shape;
-      model.input_classes = below;
+      model.input_classes = is_whole ? static_cast<std::int64_t>(below) : 0;
+      model.input_below = is_whole ? 0 : below;
     } else {
-      model.given.push_back({.name = name,
-                             .spec = {dtype_from(type), shape},
-                             .per_sample = true,
-                             .initial = {.kind = Initial::Kind::model_input, .classes = below}});
+      Initial initial{.kind = Initial::Kind::model_input};
+      if (is_whole)
+        initial.classes = static_cast<std::int64_t>(below);
+      else
+        initial.center = initial.bound = below / 2;
+      model.given.push_back(
+          {.name = name, .spec = {dtype_from(type), shape}, .per_sample = true, .initial = std::move(initial)});
     }
     is_first = false;
   }

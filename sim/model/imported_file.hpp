@@ -6,7 +6,8 @@
 // The format, "paragauge-model-2", has name, description, loss, optimizer, global_batch and nodes as paragauge-model-1
 // (model_file.hpp), without blocks, and
 //
-//   "inputs": [{"name": "input", "dtype": "i64", "shape": ["B", 64], "below": 256}]   the first is "input"; f32, or i64
+//   "inputs": [{"name": "input", "dtype": "i64", "shape": ["B", 64], "below": 256}]   the first is "input"; i64
+//                                                       in [0, below), or f32: in (0, below), without it on both sides of 0
 //   "target": {"classes": 256, "shape": ["B", 64]}      cross_entropy; of other losses the prediction's shape, no classes
 //   "parameters": {"wte.weight": {"shape": [256, 128], "center": 0, "bound": 0.035, "also": ["lm_head.weight"]}}
 //   "constants": {"c0": {"dtype": "i64", "shape": [1, 64], "values": {"arange": [0, 1]}, "frozen": "pos.weight"}}

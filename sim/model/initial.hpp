@@ -31,7 +31,8 @@ std::shared_ptr<const Runs> runs_from(std::string_view text);
 
 struct Initial {
   enum class Kind : std::uint8_t { none, uniform, constant, runs, model_input, model_target } kind = Kind::none;
-  double center = 0, bound = 0;           // uniform: center ± bound; constant: center
+  // uniform: center ± bound; constant: center; model_input with a bound: as uniform, else with mean 0 and variance 1.
+  double center = 0, bound = 0;
   std::int64_t classes = 0;               // model_target: of how many; model_input: of whole numbers below it, else 0
   std::shared_ptr<const Runs> runs = {};  // in row-major order
 };

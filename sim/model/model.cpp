@@ -234,7 +234,11 @@ std::string_view Model::source_name(int input_index) const {
 }
 
 Initial Model::source_initial(int input_index) const {
-  if (input_index == kModelInput) return {.kind = Initial::Kind::model_input, .classes = input_classes};
+  if (input_index == kModelInput)
+    return {.kind = Initial::Kind::model_input,
+            .center = input_below / 2,
+            .bound = input_below / 2,
+            .classes = input_classes};
   if (input_index == kModelTarget) return {.kind = Initial::Kind::model_target, .classes = classes};
   return given_of(input_index).initial;
 }
@@ -395,7 +399,7 @@ Model load_model(std::string_view text) {
   if (const std::optional<std::string> timing = spec.text("timing")) {
     model.timing = timing_from(*timing, text);
     if (model.timing == Timing::tutorial &&
-        (model.input_classes > 0 || !model.given.empty() || !model.positions.empty()))
+        (model.input_classes > 0 || model.input_below > 0 || !model.given.empty() || !model.positions.empty()))
       throw ConfigError("model '{}': timing=tutorial makes random images and one class each; this model takes others",
                         text);
     if (model.timing != Timing::step) model.options += ",timing=" + *timing;

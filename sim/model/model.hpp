@@ -68,6 +68,7 @@ struct Model {
   std::string source, options;     // of load_model's text: the name or path, and the keys given beside global_batch
   Shape input;                     // per sample
   std::int64_t input_classes = 0;  // not 0: the input is whole numbers below it, i64 (tokens)
+  double input_below = 0;          // not 0: its numbers lie between 0 and this
   std::int64_t classes = 0;        // of the target; the model's output is [rows, positions…, classes]
   Shape positions;                 // per sample: a target at each; mostly none
   std::vector<Given> given;

@@ -55,6 +55,8 @@ std::string initial_text(const Initial& initial) {
   if (initial.kind == uniform) return fmt::format(" uniform={},{}", initial.center, initial.bound);
   if (initial.kind == constant) return fmt::format(" constant={}", initial.center);
   if (initial.kind == runs) return " values=" + to_string(*initial.runs);
+  if (initial.kind == model_input && initial.bound > 0)
+    return fmt::format(" model_input={},{}", initial.center, initial.bound);
   if (initial.kind == model_input)
     return initial.classes > 0 ? fmt::format(" model_input={}", initial.classes) : " model_input";
   if (initial.kind == model_target) return fmt::format(" model_target={}", initial.classes);
@@ -506,6 +508,12 @@ class Parser {
       if (parts[0] == "uniform" && values.size() == 2)
         return {Initial::Kind::uniform, line.number<double>(values[0], "number"),
                 line.number<double>(values[1], "number")};
+      if (parts[0] == "model_input" && values.size() == 2) {
+        const double center = line.number<double>(values[0], "number"),
+                     bound = line.number<double>(values[1], "number");
+        if (!(bound > 0)) line.fail("model_input={},{} needs a bound above 0", center, bound);
+        return {Initial::Kind::model_input, center, bound};
+      }
       if (parts[0] == "constant") return {Initial::Kind::constant, line.number<double>(parts[1], "number")};
       if (parts[0] == "values")
         return {.kind = Initial::Kind::runs, .runs = line.checked([&] { return runs_from(parts[1]); })};
@@ -518,7 +526,7 @@ class Parser {
     }
     line.fail(
         "unknown item '{}'; known: persistent, of=shape, on=placements, unit=name, uniform=center,bound, constant=x, "
-        "values=runs, model_input, model_input=classes, model_target=classes",
+        "values=runs, model_input, model_input=classes, model_input=center,bound, model_target=classes",
         item);
   }
 

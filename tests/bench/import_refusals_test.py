@@ -30,6 +30,19 @@ def line_of(text: str) -> int:
 
 # -- the check ---------------------------------------------------------------------------------------------------------------
 
+def test_what_isnt_finite_can_not_be_compared():
+    def entropy(p, weight):
+        return -(p * weight * p.log()).sum(-1, keepdim=True)
+
+    def made():
+        return module(lambda own, x, weight: own.linear(entropy(x, weight)), linear=nn.Linear(1, 3))
+    text = refused(made(), ["x=f32[B,6]", "weight=f32[B,6]"], "cross_entropy")
+    same(text, "the module's own step isn't finite (its loss) with random inputs, so that the file can't be compared with it: those of f32 are "
+               "normally distributed; one that must be positive lies between 0 and 1 as --input 'x=f32[B,6]<1'")
+    file, _ = imported(made(), ["x=f32[B,6]<1", "weight=f32[B,6]"], "cross_entropy")
+    same([given.get("below") for given in file["inputs"]], [1.0, None])
+
+
 def test_a_wrong_file_is_found():
     made, inputs = models.mlp(), [spec.read_input("f32[B,3,64]")]
     found = import_model.import_module(import_model.Request(made, inputs, "mse_loss"))
@@ -410,13 +423,16 @@ def test_the_command_line():
         assert not FILE.exists()
         return err.removeprefix("import: ").rstrip("\n")
     mlp = "catalog:mlp"
-    same(said(mlp, "--input", "f16[B,8]"), "--input 'f16[B,8]': expected [name=]f32[B,3,224,224] or [name=]i64[B,64]<256")
+    same(said(mlp, "--input", "f16[B,8]"), "--input 'f16[B,8]': expected [name=]f32[B,3,224,224], [name=]f32[B,80]<1 or [name=]i64[B,64]<256")
     same(said(mlp, "--input", "f32[B,-1]"), "--input 'f32[B,-1]': size '-1' is neither a positive number nor a multiple of the batch (B, 12B)")
     same(said(mlp, "--input", "f32[8,B]"), "--input 'f32[8,B]': the first size must be the batch, B")
     same(said(mlp, "--input", "f32[4B,8]"),
          "--input 'f32[4B,8]': the first size must be the batch, B; let it be [B,4,8], and flatten it in the module")
-    same(said(mlp, "--input", "i64[B,8]"), "--input 'i64[B,8]': integers need a bound: i64[B,64]<256")
-    same(said(mlp, "--input", "f32[B,8]<9"), "--input 'f32[B,8]<9': only integers have a bound")
+    for numbers in ("i64[B,8]", "i64[B,8]<1.5"):
+        same(said(mlp, "--input", numbers), f"--input '{numbers}': integers need a whole bound: i64[B,64]<256")
+    same(said(mlp, "--input", "i64[B,8]<0"), "--input 'i64[B,8]<0': the bound must be at least 1")
+    for bound in ("0", "1000000001"):
+        same(said(mlp, "--input", f"f32[B,8]<{bound}"), f"--input 'f32[B,8]<{bound}': the bound must be above 0, 1e9 at most")
     same(said(mlp, "--optimizer", "lion"), "--optimizer 'lion': unknown optimizer 'lion'; there are sgd, adam, adamw")
     same(said(mlp, "--optimizer", "adamw:lr"), "--optimizer 'adamw:lr': 'lr' isn't name=number")
     same(said(mlp, "--optimizer", "sgd:beta1=1"), "--optimizer 'sgd:beta1=1': 'sgd' has no 'beta1'; it has lr, momentum, weight_decay")
@@ -427,7 +443,7 @@ def test_the_command_line():
     same(said("/no/such.py:build"), "'/no/such.py:build': there is no file /no/such.py")
     assert said("catalog:gpt3").startswith("'catalog:gpt3': 'catalog' has no 'gpt3'; it has Attention, Bert, "), said("catalog:gpt3")
     assert said("--torchvision", "resnet19", "--input", "f32[B,3,64,64]").startswith("torchvision has no model 'resnet19'; it has alexnet, ")
-    same(said("--torchvision", "resnet18"), "no --input: expected one for each tensor that forward takes, as [name=]f32[B,3,224,224] or [name=]i64[B,64]<256")
+    same(said("--torchvision", "resnet18"), "no --input: expected one for each tensor that forward takes, as [name=]f32[B,3,224,224], [name=]f32[B,80]<1 or [name=]i64[B,64]<256")
     same(said(mlp, "--timm", "vit"), "expected one of: package.module:function, --torchvision NAME, --timm NAME, --transformers CONFIG")
     for package in ("timm", "transformers"):
         with contextlib.suppress(ImportError):

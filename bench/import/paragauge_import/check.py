@@ -147,6 +147,17 @@ def turn_tables(module, before, after):
         vars(part).update({k: v for k, v in tables.items() if any(isinstance(t, torch.Tensor) for t in tree_leaves(v))})
 
 
+def refuse_nan(inputs, loss, gradients):
+    """Where the module's own step isn't a number, nothing can be compared."""
+    is_nan = [k for k, g in gradients.items() if not bool(g.isfinite().all())]
+    if bool(loss.isfinite()) and not is_nan:
+        return
+    what = "its loss" if not bool(loss.isfinite()) else f"its gradient of '{is_nan[0]}'"
+    free = next((x for x in inputs if x.dtype == "f32" and not x.below), None)
+    hint = f": those of f32 are normally distributed; one that must be positive lies between 0 and 1 as --input '{free.spelled()}<1'" if free else ""
+    raise Refusal(f"the module's own step isn't finite ({what}) with random inputs, so that the file can't be compared with it{hint}")
+
+
 def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
     generator = torch.Generator().manual_seed(1)
     module.double()
@@ -179,6 +190,7 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
             return check(file, module, inputs, EVEN_BATCH)
         raise Refusal(f"the module fails with {BATCH} samples, and with {batch}: {first_line(error)} at {users_line(error)}") from error
     theirs = {k: p.grad for k, p in module.named_parameters() if p.grad is not None}
+    refuse_nan(inputs, loss, theirs)
     own = {k: p.detach().contiguous() for k, p in module.named_parameters()}  # what a kernel keeps may depend on it
     with torch.no_grad():
         y, ours_loss, ours = play_model(file, dict(zip([x["name"] for x in file["inputs"]], tensors)), target, own, own, batch)

@@ -468,7 +468,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--torchvision", metavar="NAME")
     p.add_argument("--timm", metavar="NAME")
     p.add_argument("--transformers", metavar="CONFIG", help="a configuration file or a model type")
-    p.add_argument("--input", action="append", default=[], metavar="SPEC", help=spec.FORM)
+    p.add_argument("--input", action="append", default=[], metavar="SPEC",
+                   help=f"{spec.FORM}: numbers on both sides of 0, between 0 and 1, whole ones below 256")
     p.add_argument("--loss", choices=LOSSES, help="mean_loss: what the module returns is its loss")
     p.add_argument("--prediction", metavar="NAME", help="which of what the module returns the loss takes: a field, a key, or a place such as 0")
     p.add_argument("--classes", type=int)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paragauge_import.refusal import Refusal
 
-FORM = "[name=]f32[B,3,224,224] or [name=]i64[B,64]<256"
+FORM = "[name=]f32[B,3,224,224], [name=]f32[B,80]<1 or [name=]i64[B,64]<256"
 OPTIMIZERS = {"sgd": {"lr", "momentum", "weight_decay"}, "adam": {"lr", "beta1", "beta2", "eps", "weight_decay"},
               "adamw": {"lr", "beta1", "beta2", "eps", "weight_decay"}}
 
@@ -23,14 +23,17 @@ class Input:
     name: str
     dtype: str  # "f32", "i64"
     shape: list  # entries are sizes or "B", "12B"
-    below: int = 0  # of an i64: its values are in [0, below)
+    below: float = 0  # of an i64: its values are in [0, below); of an f32 in (0, below), where it isn't 0
+
+    def spelled(self) -> str:
+        return (f"{self.name}=" if self.name else "") + f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
     def text(self) -> dict:
-        return {"dtype": self.dtype, "shape": self.shape} | ({"below": self.below} if self.dtype == "i64" else {})
+        return {"dtype": self.dtype, "shape": self.shape} | ({"below": self.below} if self.below else {})
 
 
 def read_input(text: str) -> Input:
-    found = re.fullmatch(r"(?:([A-Za-z_]\w*)=)?(f32|i64)\[([^\]]*)\](?:<(\d+))?", text)
+    found = re.fullmatch(r"(?:([A-Za-z_]\w*)=)?(f32|i64)\[([^\]]*)\](?:<(\d+(?:\.\d+)?))?", text)
     if not found:
         raise Refusal(f"--input '{text}': expected {FORM}")
     name, dtype, sizes, below = found.groups()
@@ -43,11 +46,11 @@ def read_input(text: str) -> Input:
         raise Refusal(f"--input '{text}': the first size must be the batch, B" +
                       (f"; let it be [B,{','.join([str(shape[0])[:-1], *map(str, shape[1:])])}], and flatten it in the module"
                        if str(shape[0]).endswith("B") else ""))
-    if (dtype == "i64") != (below is not None):
-        raise Refusal(f"--input '{text}': " + ("integers need a bound: i64[B,64]<256" if dtype == "i64" else "only integers have a bound"))
-    if below is not None and int(below) < 1:
-        raise Refusal(f"--input '{text}': the bound must be at least 1")
-    return Input(name or "", dtype, shape, int(below or 0))
+    if dtype == "i64" and not (below or "").isdigit():
+        raise Refusal(f"--input '{text}': integers need a whole bound: i64[B,64]<256")
+    if below is not None and not (1 <= float(below) if dtype == "i64" else 0 < float(below) <= 1e9):
+        raise Refusal(f"--input '{text}': the bound must be " + ("at least 1" if dtype == "i64" else "above 0, 1e9 at most"))
+    return Input(name or "", dtype, shape, (int if dtype == "i64" else float)(below or 0))
 
 
 def read_optimizer(text: str) -> dict:

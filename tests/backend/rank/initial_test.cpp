@@ -55,7 +55,8 @@ TEST(Initial, BoundZeroIsTheCenter) {
 }
 
 TEST(Initial, Float32IsFloat64Rounded) {
-  for (const sim::Initial& how : {sim::Initial{Kind::uniform, 0.5, 0.1}, sim::Initial{Kind::model_input}}) {
+  for (const sim::Initial& how : {sim::Initial{Kind::uniform, 0.5, 0.1}, sim::Initial{Kind::model_input},
+                                  sim::Initial{Kind::model_input, 1.5, 1.5}}) {
     const at::Tensor exact = initial(at::kDouble, {70, 1000}, "w", how),
                      rounded = initial(at::kFloat, {70, 1000}, "w", how);
     EXPECT_TRUE(rounded.equal(exact.to(at::kFloat)));
@@ -112,6 +113,15 @@ TEST(Initial, InputHasMeanZeroAndVarianceOne) {
   const at::Tensor x = initial(at::kDouble, {400, 500}, "input", {Kind::model_input});
   EXPECT_NEAR(x.mean().item<double>(), 0, 5 / std::sqrt(400.0 * 500));
   EXPECT_NEAR(x.std().item<double>(), 1, 0.01);
+  EXPECT_FALSE(x[0].equal(x[1]));
+}
+
+TEST(Initial, InputWithABoundLiesInsideIt) {
+  const at::Tensor x = initial(at::kFloat, {400, 500}, "input", {Kind::model_input, 1.5, 1.5});
+  EXPECT_NEAR(x.mean().item<double>(), 1.5, 0.02);
+  EXPECT_GT(x.min().item<double>(), 0);
+  EXPECT_LT(x.min().item<double>(), 0.01);
+  EXPECT_GT(x.max().item<double>(), 2.99);
   EXPECT_FALSE(x[0].equal(x[1]));
 }
 

@@ -47,6 +47,32 @@ TEST(ImportedModel, ItsTextComesBack) {
     }
 }
 
+TEST(ImportedModel, NumbersOfAnInputMayLieBetweenZeroAndABound) {
+  const TemporaryFolder folder;
+  Json file = Json::parse(read_text_file(toy_path("contrast_toy")));
+  file["inputs"][0]["below"] = 3;
+  const std::string path = folder.file("m.json", file.dump());
+  const Program program = lowered("ddp,dp=2", path);
+  for (const Program& each : {program, program_from_text(to_text(program))})
+    for (const Tensor& tensor : each.roles[0].tensors) {
+      if (tensor.initial.kind != Initial::Kind::model_input) continue;
+      const double half = tensor.name == "input" ? 1.5 : 0;  // "other" has no bound
+      EXPECT_EQ(tensor.initial.center, half);
+      EXPECT_EQ(tensor.initial.bound, half);
+    }
+  file["inputs"][0].erase("below");
+  file["inputs"][1]["below"] = 0.5;
+  EXPECT_EQ(load_model(folder.file("m.json", file.dump())).given.front().initial.bound, 0.25);
+  for (const double below : {-1.0, 2e9}) {
+    file["inputs"][1]["below"] = below;
+    EXPECT_EQ(
+        message_of([&] { load_model(folder.file("m.json", file.dump())); }),
+        path +
+            ": inputs[1]: 'below' must be between 0 and 1e9: numbers of an input f32 lie between 0 and it, without "
+            "it on both sides");
+  }
+}
+
 /// What a rank computes is its part of the batch; constants are whole, and nobody sends or updates them.
 TEST(ImportedModel, RanksHaveTheirPartOfTheBatch) {
   const Program program = lowered("ddp,dp=2");
@@ -202,7 +228,7 @@ TEST(ImportedModel, BadFilesSayWhatIsWrong) {
   EXPECT_EQ(fails([](Json& f) { f["inputs"][0]["shape"][0] = 8; }),
             "inputs[0]: 'shape' must begin with \"B\", the batch");
   EXPECT_EQ(fails([](Json& f) { f["inputs"][0].erase("below"); }),
-            "inputs[0]: an input i64 needs 'below', the first number that it can't have; f32 has none");
+            "inputs[0]: 'below' must be at least 1, the first number that an input i64 can't have");
   EXPECT_EQ(fails([](Json& f) { f["inputs"][0]["name"] = "ids"; }),
             "inputs[0]: the first input, and it only, is named 'input'; found 'ids'");
   EXPECT_EQ(fails([](Json& f) { f["constants"]["c1"]["values"]["arange"] = {0}; }),

@@ -318,15 +318,17 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("of=[8] on=S0", "of=[8]"),
             line(10, "of=shape and on=placements belong together, at a persistent tensor"));
   EXPECT_EQ(with("on=S0", "on=S1"), line(10, "S1 of a tensor with 1 dimensions"));
-  EXPECT_EQ(with("model_input", "random"), line(10,
-                                                "unknown item 'random'; known: persistent, of=shape, on=placements, "
-                                                "unit=name, uniform=center,bound, constant=x, "
-                                                "values=runs, model_input, model_input=classes, model_target=classes"));
+  EXPECT_EQ(with("model_input", "random"),
+            line(10,
+                 "unknown item 'random'; known: persistent, of=shape, on=placements, "
+                 "unit=name, uniform=center,bound, constant=x, "
+                 "values=runs, model_input, model_input=classes, model_input=center,bound, model_target=classes"));
+  EXPECT_EQ(with("model_input", "model_input=1,0"), line(10, "model_input=1,0 needs a bound above 0"));
   EXPECT_EQ(with("uniform=0,0.5", "uniform=0"),
             line(20,
                  "unknown item 'uniform=0'; known: persistent, of=shape, "
                  "on=placements, unit=name, uniform=center,bound, constant=x, "
-                 "values=runs, model_input, model_input=classes, model_target=classes"));
+                 "values=runs, model_input, model_input=classes, model_input=center,bound, model_target=classes"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] q +8"), line(12, "unknown tensor 'q'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y 8"), line(12, "expected +offset, found '8'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y +12"), line(12, "view 'y.half' reaches beyond 'y'"));

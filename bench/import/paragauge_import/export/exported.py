@@ -66,8 +66,11 @@ def example(inputs, batch, dtype=None, generator=None):
         if x.dtype == "i64":
             tensors.append(torch.randint(0, x.below, shape, generator=generator))
         else:
-            own = torch.bfloat16 if x.dtype == "bf16" else torch.float32
-            tensors.append(torch.randn(shape, dtype=dtype or own, generator=generator))
+            own = dtype or (torch.bfloat16 if x.dtype == "bf16" else torch.float32)
+            if x.below:
+                tensors.append((torch.rand(shape, dtype=torch.float64, generator=generator) * x.below).to(own))
+            else:
+                tensors.append(torch.randn(shape, dtype=own, generator=generator))
     return tensors
 
 
