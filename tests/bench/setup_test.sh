@@ -97,9 +97,9 @@ echo 350000 >"$groups/cpu/a/cpu.cfs_quota_us"
 for folder in a/b a; do echo 100000 >"$groups/cpu/$folder/cpu.cfs_period_us"; done
 setup 0 --forecasts
 calls "--build .* -j 3 "
-echo $((2 << 30)) >"$groups/memory/memory.limit_in_bytes"
+echo $((4 << 30)) >"$groups/memory/memory.limit_in_bytes"
 setup 0 --forecasts
-says "note: 3 cores, but memory for 2 compilers of 1 GiB"
+says "note: 3 cores, but memory for 2 compilers of 2 GiB"
 rm -r "$groups"/{cpu,memory}
 echo '0::/a/b' >"$scratch/system/proc/self/cgroup"
 echo max >"$groups/a/b/memory.max"
