@@ -78,7 +78,6 @@ const Choice& Search::Found::value() const {
   return choice.value();
 }
 
-/// An exception ends the search, once all cores have come to an end.
 template <class Work>
 void Search::on_all_cores(std::size_t count, Work work) {
   constexpr double kPatience_s = 4;

@@ -75,7 +75,8 @@ class Search {
   void find_out(Entry& entry) const;
   void find_bounds(const std::vector<Entry*>& entries);
   [[nodiscard]] double slowest_to_show() const;
-  /// Calls `work` with 0 to count - 1. Where all takes longer than a person waits without a word, it says so.
+  /// Calls `work` with 0 to count - 1. Where all takes longer than a person waits without a word, it says so. What `work`
+  /// throws comes out once all cores have come to an end.
   template <class Work>
   void on_all_cores(std::size_t count, Work work);
 

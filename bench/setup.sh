@@ -92,18 +92,17 @@ in_groups() {
     group=${group%/*}
   done
 }
-# compile TEXT GIB ARGUMENT...: builds with a compiler per core that this container has, fewer where memory lacks for so many
-# GiB each.
+# compile TEXT ARGUMENT...: builds with a compiler per core that this container has, fewer where memory lacks for 2 GiB each.
 compile() {
-  local text=$1 jobs cores memory_kB
+  local text=$1 gib=2 jobs cores memory_kB
   cores=$({ echo "$(nproc) 1"; in_groups '' cpu.max; in_groups cpu cpu.cfs_quota_us cpu.cfs_period_us; } | # "max 100000", "-1 100000"
     awk '$1 + 0 > 0 && $2 + 0 > 0 { its = $1 < $2 ? 1 : int($1 / $2); if (!least || its < least) least = its } END { print least }')
   memory_kB=$({ awk '/^MemAvailable:/ { printf "%.0f\n", 1024 * $2 }' /proc/meminfo; in_groups '' memory.max; in_groups memory memory.limit_in_bytes; } |
     awk '$1 + 0 > 0 && (!least || $1 + 0 < least) { least = $1 + 0 } END { printf "%.0f\n", least / 1024 }')
-  jobs=$((memory_kB / ($2 << 20)))
+  jobs=$((memory_kB / (gib << 20)))
   ((jobs > 0)) || jobs=1
-  if ((jobs < cores)); then say "note: $cores cores, but memory for $jobs compilers of $2 GiB"; else jobs=$cores; fi
-  step "$text" cmake --build "$root/build" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}" "${@:3}"
+  if ((jobs < cores)); then say "note: $cores cores, but memory for $jobs compilers of $gib GiB"; else jobs=$cores; fi
+  step "$text" cmake --build "$root/build" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}" "${@:2}"
 }
 # finish TEXT: the last lines of a set-up that has built something.
 finish() {
@@ -172,7 +171,7 @@ fi
 if [[ $goal == sim ]]; then
   [[ $preset != sim ]] || configure sim
   if ((build)); then
-    compile "build paragauge" 2 --target paragauge
+    compile "build paragauge" --target paragauge
     finish "$([[ $preset != sim ]] || echo ", for list, describe, predict, plan and report")"
   fi
   exit 0
@@ -186,7 +185,7 @@ hash=$(sha256sum <bench/requirements.txt)
 if [[ ! -x $python || ! -f $stamp || $(<"$stamp") != "$hash" ]]; then
   early=
   if ((build)) && { [[ $configured == sim ]] || [[ -z $configured ]]; }; then
-    { configure sim && compile "build sim meanwhile" 2 --target paragauge_calibrate; } &
+    { configure sim && compile "build sim meanwhile" --target paragauge_calibrate; } &
     early=$!
   fi
   if ! "$python" -m pip --version >/dev/null 2>&1; then
@@ -236,6 +235,6 @@ configure "$preset" -DCMAKE_PREFIX_PATH="$torch_cmake" -DPython_EXECUTABLE="$pyt
   -DCUDAToolkit_ROOT="$cuda" -DCUDA_TOOLKIT_ROOT_DIR="$cuda" -DCMAKE_CUDA_COMPILER="$cuda/bin/nvcc"
 if ((build)); then
   [[ $goal == demo ]] && target=(--target paragauge) || target=()
-  compile "build${target[1]:+ ${target[1]}}" 2 "${target[@]}"
+  compile "build${target[1]:+ ${target[1]}}" "${target[@]}"
   finish ""
 fi
