@@ -101,7 +101,7 @@ compile() {
     awk '$1 + 0 > 0 && (!least || $1 + 0 < least) { least = $1 + 0 } END { printf "%.0f\n", least / 1024 }')
   jobs=$((memory_kB / (gib << 20)))
   ((jobs > 0)) || jobs=1
-  if ((jobs < cores)); then say "note: $cores cores, but memory for $jobs compilers of $gib GiB"; else jobs=$cores; fi
+  if ((jobs < cores)); then say "note: $jobs of $cores cores compile, since each needs $gib GiB of memory"; else jobs=$cores; fi
   step "$text" cmake --build "$root/build" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}" "${@:2}"
 }
 # finish TEXT: the last lines of a set-up that has built something.

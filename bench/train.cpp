@@ -69,8 +69,9 @@ struct Epoch {
 std::string what_no_sample_has(const sim::Model& model) {
   for (const sim::Given& given : model.given)
     if (given.per_sample) return fmt::format("reads '{}' beside its input", given.name);
-  if (model.input_classes != 0) return "reads tokens";
-  if (model.input_below != 0) return fmt::format("reads numbers between 0 and {}", model.input_below);
+  const sim::Initial& values = model.input_values;
+  if (values.classes != 0) return "reads tokens";
+  if (values.bound != 0) return fmt::format("reads numbers between 0 and {}", values.center + values.bound);
   if (!model.positions.empty()) return "has a target at each of several positions";
   const std::string_view loss = model.nodes.back().kind->name;
   if (model.is_imported() && loss != "cross_entropy") return fmt::format("has the loss {}, not cross_entropy", loss);

@@ -116,18 +116,17 @@ void read_inputs(JsonObject& file, Model& model) {
     if (is_first != (name == "input"))
       throw ConfigError("{}: the first input, and it only, is named 'input'; found '{}'", input.where(), name);
     input.finish();
+    Initial values{.kind = Initial::Kind::model_input};
+    if (is_whole)
+      values.classes = static_cast<std::int64_t>(below);
+    else
+      values.center = values.bound = below / 2;
     if (is_first) {
       model.input = shape;
-      model.input_classes = is_whole ? static_cast<std::int64_t>(below) : 0;
-      model.input_below = is_whole ? 0 : below;
+      model.input_values = std::move(values);
     } else {
-      Initial initial{.kind = Initial::Kind::model_input};
-      if (is_whole)
-        initial.classes = static_cast<std::int64_t>(below);
-      else
-        initial.center = initial.bound = below / 2;
       model.given.push_back(
-          {.name = name, .spec = {dtype_from(type), shape}, .per_sample = true, .initial = std::move(initial)});
+          {.name = name, .spec = {dtype_from(type), shape}, .per_sample = true, .initial = std::move(values)});
     }
     is_first = false;
   }

@@ -206,7 +206,7 @@ Model Model::with_half_parameters() const {
 }
 
 TensorSpec Model::input_spec(std::int64_t rows) const {
-  TensorSpec batch{input_classes > 0 ? Dtype::i64 : dtype, {rows}, channels_last};
+  TensorSpec batch{input_values.classes > 0 ? Dtype::i64 : dtype, {rows}, channels_last};
   batch.shape.insert(batch.shape.end(), input.begin(), input.end());
   return checked(*this, batch);
 }
@@ -234,11 +234,7 @@ std::string_view Model::source_name(int input_index) const {
 }
 
 Initial Model::source_initial(int input_index) const {
-  if (input_index == kModelInput)
-    return {.kind = Initial::Kind::model_input,
-            .center = input_below / 2,
-            .bound = input_below / 2,
-            .classes = input_classes};
+  if (input_index == kModelInput) return input_values;
   if (input_index == kModelTarget) return {.kind = Initial::Kind::model_target, .classes = classes};
   return given_of(input_index).initial;
 }
@@ -398,8 +394,8 @@ Model load_model(std::string_view text) {
   }
   if (const std::optional<std::string> timing = spec.text("timing")) {
     model.timing = timing_from(*timing, text);
-    if (model.timing == Timing::tutorial &&
-        (model.input_classes > 0 || model.input_below > 0 || !model.given.empty() || !model.positions.empty()))
+    if (model.timing == Timing::tutorial && (model.input_values.classes > 0 || model.input_values.bound > 0 ||
+                                             !model.given.empty() || !model.positions.empty()))
       throw ConfigError("model '{}': timing=tutorial makes random images and one class each; this model takes others",
                         text);
     if (model.timing != Timing::step) model.options += ",timing=" + *timing;

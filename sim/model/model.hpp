@@ -65,12 +65,11 @@ enum class Timing : std::uint8_t {
 struct Model {
   std::string name;
   std::string description;
-  std::string source, options;     // of load_model's text: the name or path, and the keys given beside global_batch
-  Shape input;                     // per sample
-  std::int64_t input_classes = 0;  // not 0: the input is whole numbers below it, i64 (tokens)
-  double input_below = 0;          // not 0: its numbers lie between 0 and this
-  std::int64_t classes = 0;        // of the target; the model's output is [rows, positions…, classes]
-  Shape positions;                 // per sample: a target at each; mostly none
+  std::string source, options;  // of load_model's text: the name or path, and the keys given beside global_batch
+  Shape input;                  // per sample
+  Initial input_values{.kind = Initial::Kind::model_input};  // with classes: tokens, i64
+  std::int64_t classes = 0;  // of the target; the model's output is [rows, positions…, classes]
+  Shape positions;           // per sample: a target at each; mostly none
   std::vector<Given> given;
   std::int64_t global_batch = 1;
   std::int64_t device_batch = 0;  // of each replica; not 0: `global_batch` waits for a strategy (with_global_batch)

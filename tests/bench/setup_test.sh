@@ -99,7 +99,7 @@ setup 0 --forecasts
 calls "--build .* -j 3 "
 echo $((4 << 30)) >"$groups/memory/memory.limit_in_bytes"
 setup 0 --forecasts
-says "note: 3 cores, but memory for 2 compilers of 2 GiB"
+says "note: 2 of 3 cores compile, since each needs 2 GiB of memory"
 rm -r "$groups"/{cpu,memory}
 echo '0::/a/b' >"$scratch/system/proc/self/cgroup"
 echo max >"$groups/a/b/memory.max"

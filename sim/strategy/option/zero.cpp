@@ -5,10 +5,6 @@
 namespace sim {
 namespace {
 
-// DeepSpeed's as Lightning's DeepSpeedStrategy gives them: stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
-// stage3_max_reuse_distance.
-constexpr double kPrefetchElements = 5e7, kPersistence = 1e5, kReuseElements = 1e9;
-
 std::vector<std::string> if_zero(const StrategyKind& kind, std::vector<std::string> values) {
   return kind.otherwise("zero", 0) > 0 ? values : std::vector<std::string>{};
 }
@@ -106,6 +102,41 @@ void read_reduce_dtype(const StrategyReading& r, Strategy& s) {
 
 }  // namespace
 
+namespace {
+
+/// A number of elements that DeepSpeed's presets have and others don't.
+struct Elements {
+  std::string_view key;
+  double Strategy::*of;
+  double usual, least;
+};
+// As Lightning's DeepSpeedStrategy gives them: stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
+// stage3_max_reuse_distance.
+constexpr Elements kPrefetch{"prefetch_elements", &Strategy::prefetch_elements, 5e7, 1};
+constexpr Elements kPersistence{"persistence", &Strategy::persistence, 1e5, 0};
+constexpr Elements kReuse{"reuse_elements", &Strategy::reuse_elements, 1e9, 0};
+
+template <const Elements& elements>
+StrategyOption row_of(std::string_view values, std::string_view meaning, decltype(StrategyOption::tried) tried) {
+  return {.name = elements.key,
+          .values = values,
+          .meaning = meaning,
+          .read =
+              [](const StrategyReading& r, Strategy& s) {
+                if (r.kind.takes(elements.key))
+                  s.*elements.of = r.text.number(elements.key, elements.usual, elements.least, 1e12);
+              },
+          .write =
+              [](const Strategy& s, const StrategyKind&) {
+                return s.*elements.of == elements.usual ? "" : fmt::format("{}", s.*elements.of);
+              },
+          .tried = tried};
+}
+
+std::vector<std::string> some_or_none(const Model&, const StrategyKind&) { return {"100", "0"}; }
+
+}  // namespace
+
 std::vector<StrategyOption> zero_options() {
   using Reading = StrategyReading;
   using Kind = StrategyKind;
@@ -141,48 +172,11 @@ std::vector<StrategyOption> zero_options() {
            [](const Model&, const Kind& kind) {
              return if_zero(kind, {"0", "2"});
            }},
-      {.name = "prefetch_elements",
-       .values = "1 to 1e12",
-       .meaning = "elements that are gathered ahead, of any number of units",
-       .read =
-           [](const Reading& r, Strategy& s) {
-             if (r.kind.takes("prefetch_elements"))
-               s.prefetch_elements = r.text.number("prefetch_elements", kPrefetchElements, 1, 1e12);
-           },
-       .write =
-           [](const Strategy& s, const Kind&) {
-             return s.prefetch_elements == kPrefetchElements ? "" : fmt::format("{}", s.prefetch_elements);
-           },
-       .tried = [](const Model&, const Kind&) { return Values{"1000"}; }},
-      {.name = "persistence",
-       .values = "0 to 1e12",
-       .meaning = "parameters of at most so many elements aren't cut",
-       .read =
-           [](const Reading& r, Strategy& s) {
-             if (r.kind.takes("persistence")) s.persistence = r.text.number("persistence", kPersistence, 0, 1e12);
-           },
-       .write = [](const Strategy& s,
-                   const Kind&) { return s.persistence == kPersistence ? "" : fmt::format("{}", s.persistence); },
-       .tried =
-           [](const Model&, const Kind&) {
-             return Values{"100", "0"};
-           }},
-      {.name = "reuse_elements",
-       .values = "0 to 1e12",
-       .meaning = "weights aren't freed whose next use is less than so many elements away",
-       .read =
-           [](const Reading& r, Strategy& s) {
-             if (r.kind.takes("reuse_elements"))
-               s.reuse_elements = r.text.number("reuse_elements", kReuseElements, 0, 1e12);
-           },
-       .write =
-           [](const Strategy& s, const Kind&) {
-             return s.reuse_elements == kReuseElements ? "" : fmt::format("{}", s.reuse_elements);
-           },
-       .tried =
-           [](const Model&, const Kind&) {
-             return Values{"100", "0"};
-           }},
+      row_of<kPrefetch>("1 to 1e12", "elements that are gathered ahead, of any number of units",
+                        [](const Model&, const Kind&) { return Values{"1000"}; }),
+      row_of<kPersistence>("0 to 1e12", "parameters of at most so many elements aren't cut", some_or_none),
+      row_of<kReuse>("0 to 1e12", "weights aren't freed whose next use is less than so many elements away",
+                     some_or_none),
       {.name = "reshard",
        .values = "0 or 1",
        .meaning = "what a forward has gathered is freed, and gathered again for the backward",

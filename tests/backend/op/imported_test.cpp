@@ -45,8 +45,8 @@ class ImportedOps : public testing::TestWithParam<const char*> {
   /// A constant's own values (of an index table, say), any others of all else.
   at::Tensor input(std::size_t node, std::size_t k, const sim::TensorSpec& spec) {
     const int source = model_.nodes[node].inputs[k];
-    if (source == sim::kModelInput && model_.input_classes > 0)
-      return at::empty(spec.shape, at::kLong).random_(0, model_.input_classes, generator_);
+    if (source == sim::kModelInput && model_.input_values.classes > 0)
+      return at::empty(spec.shape, at::kLong).random_(0, model_.input_values.classes, generator_);
     if (source >= 0 || model_.is_per_sample(source)) return random(spec);
     at::Tensor constant = at::empty(spec.shape, scalar_type(spec.dtype));
     set_initial(constant, {"constant", spec, 0, 0, model_.source_initial(source)}, {}, 1);
