@@ -18,6 +18,7 @@
 #include "backend/machine/process.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "sim/cluster/allowance.hpp"
+#include "sim/cluster/cluster.hpp"
 #include "sim/text/system_file.hpp"
 
 namespace backend {
@@ -88,7 +89,7 @@ Json environment() {
   return {{"date", date.data()},
           {"commit", json(output_of("git -C '" + source + "' describe --always --dirty --abbrev=12"))},
           {"cpu",
-           {{"model", json(sim::field("/proc/cpuinfo", "model name"))},
+           {{"model", sim::cpu_name()},
             {"usable_cores", sim::usable_cores()},
             {"MHz", json(sim::field("/proc/cpuinfo", "cpu MHz"))},
             {"governor", line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},

@@ -149,10 +149,25 @@ Cluster with_accelerator(const Cluster& cluster, const std::string& driver_name,
   return own;
 }
 
+namespace {
+constexpr const char* kFamily = ", family ";
+}
+
+std::string cpu_name() {
+  const auto here = [](std::string_view key) { return field("/proc/cpuinfo", key); };
+  const std::optional<std::string> name = here("model name"), family = here("cpu family"), model = here("model\t");
+  if (!name || !family || !model) return name.value_or("");
+  return fmt::format("{}{}{}, model {}", *name, kFamily, *family, *model);
+}
+
+bool is_another_cpu(const std::string& measured, const std::string& here) {
+  return measured != here && !here.starts_with(measured + kFamily);
+}
+
 Host this_host() {
   Host host;
   host.memory = bytes(usable_memory());
-  host.cpu = field("/proc/cpuinfo", "model name").value_or("");
+  host.cpu = cpu_name();
   constexpr int kMostCaches = 5;
   for (int index = 0; index < kMostCaches; ++index) {
     const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);

@@ -82,11 +82,15 @@ struct RankPlace {
 
 /// The machine this program runs on.
 struct Host {
-  std::string cpu;                            // "AMD EPYC", as the system calls it; may be empty
+  std::string cpu;                            // cpu_name()
   Bytes memory;                               // physical, or what this process may have; 0: its devices have their own
   std::map<std::string, std::string> caches;  // of a core, as the system calls them: "L2 Unified": "512K"
 };
 Host this_host();
+/// "AMD EPYC, family 25, model 17", since several generations have one name; empty: not known.
+std::string cpu_name();
+/// Whether it is another CPU than this one of cpu_name(), of which an older file has the name alone.
+bool is_another_cpu(const std::string& measured, const std::string& here);
 
 /// What a training loop's host does beside launching: the `loop` of a file. Else nothing of it takes time.
 struct TrainingLoop {

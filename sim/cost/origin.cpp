@@ -46,7 +46,8 @@ void check_device(const Profile& profile, const Cluster& cluster, Origin& origin
   const bool on_cpu = !cluster.device.asynchronous;
   const std::string_view word = on_cpu ? "CPU" : "accelerator";
   const bool other_kind = on_cpu ? is_accelerator(profile) : is_cpu(profile);
-  if (other_kind || (!measured.empty() && !here.empty() && measured != here))
+  const bool is_another = on_cpu ? is_another_cpu(measured, here) : measured != here;
+  if (other_kind || (!measured.empty() && !here.empty() && is_another))
     throw ConfigError(
         "the profile was measured on '{}', and cluster '{}' has '{}': calibrate there, or leave --profile and "
         "--cost-model out: the data sheet is used",

@@ -190,7 +190,7 @@ echo '{"format": "paragauge-profile-0"}' >"$scratch/old.json"
 refuses "is older than 'paragauge-profile-3'" predict -m convnet -s single --cost-model profiled --profile "$scratch/old.json"
 # A profile is believed where it was measured: the committed ones as if on this machine, and on another one.
 results=$(dirname "${BASH_SOURCE[0]}")/../../bench/results
-cpu=$(sed -n 's/^model name\s*: //p' /proc/cpuinfo | head -n 1)
+cpu=$(awk -F '\t*: ' '$1 == "cpu family" { family = $2 } $1 == "model" { model = $2 } $1 == "model name" { print $2 ", family " family ", model " model; exit }' /proc/cpuinfo)
 for profile in convnet.profile resnet18_64.fit_profile; do
   sed "s/\"model\":\"[^\"]*\"/\"model\":\"$cpu\"/" "$results/$profile.json" >"$scratch/$profile.json"
 done
