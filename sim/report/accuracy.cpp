@@ -15,6 +15,8 @@ namespace {
 
 using Series = std::map<int, double>;  // round → seconds
 
+constexpr std::string_view kBaseline = "single";  // what relative errors are relative to
+
 /// ln(over / under) − ln(base_over / base_under), over the rounds that all of them have.
 std::optional<LogError> log_error(const Series& over, const Series& under, const Series& base_over,
                                   const Series& base_under) {
@@ -80,7 +82,7 @@ CellAccuracy assess_cell(const Result& result, const Cell& cell) {
     if (const auto found = result.find(cell.model, cell.strategy, cell.world, peer); found && cell.executor == kOurs)
       if (const auto error = log_error(measured, measured_by_round(result.cells[*found])))
         accuracy.against_peer.emplace(peer, *error);
-  const auto single = result.find(cell.model, "single", cell.world, cell.executor);
+  const auto single = result.find(cell.model, kBaseline, cell.world, cell.executor);
   for (const auto& [cost_model, times] : predicted) {
     ForecastAccuracy& forecast = accuracy.forecasts[cost_model];
     forecast.predicted = mean(times);
@@ -231,7 +233,7 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
         forecast.compared.stated_sd = std::log(stated->high / stated->low) / (2 * kNormal95);
       if (known != nullptr) forecast.ratios = ratio_record(*known, cell.device, cost_model);
       if (forecast.ratios)
-        forecast.compared.ratio_sd = cell.strategy == "single" ? forecast.ratios->from_0 : forecast.ratios->sd;
+        forecast.compared.ratio_sd = cell.strategy == kBaseline ? forecast.ratios->from_0 : forecast.ratios->sd;
       if (!forecast.interval_90) {
         if (earlier != nullptr) forecast.interval_90 = earlier->interval_90(forecast.predicted.step_s);
         if (forecast.interval_90)

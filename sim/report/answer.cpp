@@ -423,6 +423,35 @@ std::string noise_text(const Question& question, const std::string& more_rounds)
   return text + ".";
 }
 
+/// Where plain PyTorch is faster beyond noise, by how much, and what it does otherwise.
+std::string peer_text(const Question& question, const Result& result, const Accuracy& accuracy) {
+  constexpr double kWorthSaying = 0.05;  // of ln(ours / its)
+  const Line* most = nullptr;            // where that is largest
+  std::string_view by;
+  double largest = kWorthSaying;
+  std::size_t faster = 0, compared = 0;
+  for (const Line& line : question.lines) {
+    bool is_faster = false;
+    for (const auto& [peer, ratio] : line.accuracy->against_peer) {
+      if (ratio.log_ratio < kWorthSaying || !ratio.interval || ratio.interval->low <= 0) continue;
+      is_faster = true;
+      if (ratio.log_ratio >= largest) most = &line, by = peer, largest = ratio.log_ratio;
+    }
+    compared += line.accuracy->against_peer.empty() ? 0 : 1;
+    faster += is_faster ? 1 : 0;
+  }
+  if (most == nullptr) return "";
+  const std::size_t peer = result.find(most->cell->model, most->cell->strategy, most->cell->world, by).value();
+  const std::string& settings = result.cells[peer].settings;
+  std::string text = fmt::format(
+      "Plain PyTorch{}{} is faster in {} of {} rows: {} takes it {}, not {}.", by == kPeers[0] ? "" : " at its best",
+      settings.empty() ? "" : fmt::format(" ({})", settings), faster, compared, name_of(*most, question),
+      readable_seconds(accuracy.cells[peer].measured->step_s), readable_seconds(most->step_s()));
+  if (settings.find("channels_last") != std::string::npos && question.model.find("memory_format=") == std::string::npos)
+    text += " This layout is memory_format=channels_last, a key of the model.";
+  return text;
+}
+
 }  // namespace
 
 std::string fit_text(const CellMemory& memory) {
@@ -503,6 +532,7 @@ Answer answer_of(const Result& result, const TrackRecord* record, const std::str
                          spare_text(fastest), sharing_text(*fastest.cell)}));
     if (is_forecast && question.lines.size() > 1)
       answer.words += hold_backs_of(question, ties.size() == 1 ? &fastest : nullptr);
+    say(peer_text(question, result, accuracy));
     if (std::ranges::any_of(question.lines, &Line::is_measured)) say(noise_text(question, more_rounds));
   }
   constexpr std::size_t kFewestCells = 3;

@@ -115,6 +115,38 @@ TEST(Answer, ATieWithinNoiseAndWhatToDo) {
             "right order.\n");
 }
 
+TEST(Answer, SaysWherePlainPyTorchIsFasterAndBecauseOfWhat) {
+  Result result;
+  const auto add_peer = [&](const std::string& strategy, const std::string& executor, double step_s, double noise) {
+    Result other;
+    Cell peer = add(other, strategy, {}, step_s, noise);
+    peer.executor = executor;
+    peer.settings = executor == "pytorch" ? "" : "fused updates, channels_last";
+    result.cells.push_back(peer);
+  };
+  for (const char* strategy : {"single", "ddp"}) add(result, strategy, {}, 1);
+  add(result, "zero1", {}, 1);
+  const Result ours = result;
+  const auto words = [](const Result& of) { return answer_of(of).words; };
+  EXPECT_EQ(words(result).find("Plain PyTorch"), std::string::npos);
+  const auto with_peers = [&](double single_s, double ddp_s, double noise) {
+    result = ours;
+    add_peer("single", "pytorch", 1.1, 0.001);
+    add_peer("ddp", "pytorch", 1.01, 0.001);
+    add_peer("single", "pytorch_best", single_s, noise);
+    add_peer("ddp", "pytorch_best", ddp_s, noise);
+    return words(result);
+  };
+  EXPECT_EQ(with_peers(0.97, 0.96, 0.001).find("Plain PyTorch"), std::string::npos);  // by less than is worth a word
+  EXPECT_EQ(with_peers(0.97, 0.8, 0.5).find("Plain PyTorch"), std::string::npos);     // by less than noise
+  const std::string found = with_peers(0.9, 0.5, 0.001);
+  EXPECT_NE(
+      found.find("Plain PyTorch at its best (fused updates, channels_last) is faster in 2 of 2 rows: ddp takes it 500\n"
+                 "ms, not 1.00 s. This layout is memory_format=channels_last, a key of the model.\n"),
+      std::string::npos)
+      << found;
+}
+
 TEST(Answer, SaysWhatTheMachineDidWhereThatMadeTheNoise) {
   Result result;
   for (const char* strategy : {"single", "mesh,dp=2"}) {
