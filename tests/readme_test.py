@@ -269,13 +269,12 @@ def test_claims_are_what_the_files_say():
     for network, name in (("ResNet-18 at 64×64", "resnet18_64"), ("at 96×96", "resnet18_96"), ("ConvNet", "convnet"), ("ResNet-50", "resnet50"),
                           ("VGG-11", "vgg11")):
         says("`profiled` by model", " ".join([network, ", ".join(median_and_bias(rows("profiled", name)))]))
-    least = sorted(profiled, key=lambda row: row["error_percent"])[:2]
-    says("its largest errors", ", ".join(signed(row["error_percent"], 1) for row in least))
-    assert all(row["model_name"] == "convnet" and row["world"] == "gloo" for row in least)
-    assert max(row["error_percent"] for row in profiled) < 6
+    by_error = sorted(profiled, key=lambda row: -row["error_percent"])
+    says("its largest errors", ", ".join(signed(row["error_percent"], 1) for row in by_error[:2]), f"too fast by at most {-by_error[-1]['error_percent']:.1f} %")
+    assert all(row["model_name"] == "vgg11" and row["world"] == "gloo" and row["preset"] in ("ddp", "ddp_blocking") for row in by_error[:2])
     medians = {name: median_and_bias(rows("fitted", name)) for name in ACCURACY}
-    assert max(medians, key=lambda name: float(medians[name][0][:-2])) == "resnet18_64"
-    says("`fitted` at its worst", f"median {medians['resnet18_64'][0]} (ResNet-18 at 64×64)", f"bias {medians['vgg11'][1]} (VGG-11, median {medians['vgg11'][0]})")
+    assert max(medians, key=lambda name: float(medians[name][0][:-2])) == "vgg11"
+    says("`fitted` at its worst", f"median {medians['vgg11'][0]}, bias {medians['vgg11'][1]} (VGG-11)")
     assert len(fitted) == len(profiled)
     says("structure error", f"at most {summary('profiled', *ACCURACY)['largest_structure_error_percent']:.1f} %")
     assert max(abs(row["allocator_error_percent"]) for row in profiled) <= 0.1
@@ -285,9 +284,9 @@ def test_claims_are_what_the_files_say():
         says(claim, f"faster in {sum(ratio < 0 for ratio in ratios)} of {len(ratios)}", f"{max(ratios):.1f} %")
 
     unseen = rows("profiled", "uneven", "grouped")
-    says("networks that nothing", "{} (bias {})".format(*median_and_bias(unseen)), f"largest {signed(min(row['error_percent'] for row in unseen), 1)}",
+    says("networks that nothing", "{} (bias {})".format(*median_and_bias(unseen)), f"from {signed(min(row['error_percent'] for row in unseen), 1)[:-2]} to {signed(max(row['error_percent'] for row in unseen), 1)}",
          f"{sum(row['status'] == 'conclusive' for row in unseen)} of {len(unseen)} cells conclusive")
-    assert max(row["error_percent"] for row in unseen) < 4 and summary("profiled", "uneven", "grouped")["pairs_wrong"] == 0
+    assert summary("profiled", "uneven", "grouped")["pairs_wrong"] == 0
 
     space, of_space = rows("profiled", "space"), summary("profiled", "space")
     pairs = of_space["pairs_right"] + of_space["pairs_wrong"]

@@ -46,6 +46,14 @@ TEST(Origin, TheSameCpuHasNothingToSay) {
   EXPECT_EQ(origin.remarks, std::vector<std::string>{});
 }
 
+// Clouds give several generations one name; older profiles have nothing but that.
+TEST(Origin, AGenerationIsTheCpusOwn) {
+  EXPECT_EQ(check_origin(on_cpu("A CPU"), here("A CPU, family 25, model 17")).sd, 0);
+  EXPECT_EQ(check_origin(on_cpu("A CPU, family 25, model 17"), here("A CPU, family 25, model 17")).sd, 0);
+  EXPECT_THROW(check_origin(on_cpu("A CPU, family 25, model 1"), here("A CPU, family 25, model 17")), ConfigError);
+  EXPECT_THROW(check_origin(on_cpu("A"), here("A CPU, family 25, model 17")), ConfigError);
+}
+
 TEST(Origin, AProfileIsOfOneKindOfDevice) {
   Cluster cluster = here("A CPU");
   cluster.other_kinds = {cluster.device};
@@ -158,10 +166,12 @@ TEST(Origin, ThisMachinesAcceleratorIsTheProfiles) {
     EXPECT_EQ(with_measured_accelerator(other, profile).device.name, other.device.name);
 }
 
-// The constant is what the committed profiles of two CPUs say.
+// The committed profiles (EPYCs', almost all) beside a Xeon's of resnet18_64, of 23 November 2026, allow for no more.
 TEST(Origin, TwoCpusDifferByAsMuchAsIsAllowedFor) {
   std::map<std::tuple<std::string, std::string, std::uint32_t>, std::map<std::string, std::vector<double>>> times;
-  for (const auto& [name, profile] : testing::profiles_of_cores()) {
+  std::map<std::string, Profile> profiles = testing::profiles_of_cores();
+  profiles.emplace("xeon", load_profile(testing::tests_folder() / "golden" / "xeon.profile.json"));
+  for (const auto& [name, profile] : profiles) {
     for (const std::string& work : profile.works())
       for (const char* world : {"local", "gloo"})
         for (const auto& [busy, time] : profile.op_levels(world, work))
@@ -179,7 +189,8 @@ TEST(Origin, TwoCpusDifferByAsMuchAsIsAllowedFor) {
     squares += std::pow(std::log(means[0] / means[1]), 2), ++count;
   }
   EXPECT_GT(count, 300);
-  EXPECT_NEAR(std::sqrt(squares / count), kOtherDeviceSd, 0.05);
+  EXPECT_NEAR(std::sqrt(squares / count), 0.35, 0.05);
+  EXPECT_LE(std::sqrt(squares / count), kOtherDeviceSd);
 }
 
 }  // namespace

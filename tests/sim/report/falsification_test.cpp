@@ -200,7 +200,7 @@ TEST(Ablation, EveryTermEarnsItsPlace) {
          for (TransferCost& t : f.costs.transfers)
            t.send_overhead_s = t.recv_overhead_s = t.rendezvous.send_overhead_s = 0;
        }},
-      {"rendezvous", 2.1,
+      {"rendezvous", 1.0,
        [](Forecast& f) {
          for (TransferCost& t : f.costs.transfers) {
            if (t.rendezvous.known()) t.send_overhead_s = t.rendezvous.send_overhead_s;
