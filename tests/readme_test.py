@@ -327,8 +327,8 @@ def test_claims_are_what_the_files_say():
     largest = {n: max(abs(row["error_percent"]) for row in placements if row["ranks"] == n and row is not worst) for n in (2, 4)}
     pairs = summary("profiled", "placements")
     says("placements:", f"median {median_and_bias(placements)[0]}", f"two ranks within {largest[2]:.1f} %", f"four on two cores within {largest[4]:.1f} %",
-         f"{-worst['error_percent']:.1f} %", f"the one wrong pair of {pairs['pairs_right'] + pairs['pairs_wrong']}")
-    assert pairs["pairs_wrong"] == 1 and pairs["cells"] == 22 and pairs["conclusive_cells"] == 20
+         f"{-worst['error_percent']:.1f} %", f"{pairs['pairs_right']} of {pairs['pairs_right'] + pairs['pairs_wrong']} pairs")
+    assert pairs["cells"] == 22 and pairs["conclusive_cells"] == 0
 
     def parts(key, some):
         found = [math.exp(row[key] / 100) for row in placements if row[key] is not None and (row["ranks"] > 1) == some]
@@ -346,7 +346,8 @@ def test_claims_are_what_the_files_say():
     pair = rows("profiled", "hypar_pair")
     for world in ("local", "gloo"):
         errors = [-row["error_percent"] for row in pair if row["world"] == world]
-        says("R3's pair", f"{min(errors):.0f} to {max(errors):.0f} % " + ("fast on `local`" if world == "local" else "on `gloo`"))
+        least = f"{abs(min(errors)):.0f}" + (" % slow" if min(errors) < 0 else "")
+        says("R3's pair", f"{least} to {max(errors):.0f} % fast on `{world}`")
     both = summary("profiled", "hypar_pair")
     says("R3's pair", f"{both['pairs_right']} of {both['pairs_right'] + both['pairs_wrong']} pairs")
 
