@@ -199,7 +199,8 @@ Knowledge knowledge_of(const Work& work, const Device& device, double seconds) {
   const auto known = [](double sd, const char* kind) { return Knowledge{.sd = sd, .kind = kind}; };
   // Two MobileNets' were off by this (root mean square, almost all of them too fast): bench/results/NOTEBOOK.md.
   if (!device.asynchronous && is_in_groups(work.op)) return known(1.3, "convolutions in groups");
-  // bench/results: half of 106 steps on CPU cores are within 33 %. One data sheet stands for all cores.
+  // Half of bench/accuracy.sh's steps are within 21 to 46 % on four machines' cores (bench/results/NOTEBOOK.md), 33 % in
+  // between. One data sheet stands for all cores.
   if (!device.asynchronous) return known(0.49, "CPU");
   // The host is what is waited for: 10 to 60 us per operator (Device::launch).
   if (seconds < device.launch.in_seconds()) return known(0.5, "launches");

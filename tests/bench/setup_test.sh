@@ -80,7 +80,7 @@ echo "-- more cores than memory, and one core"
 rm "$scratch/path/nproc"
 fake nproc <<<'echo 100000'
 setup 0 --forecasts
-says "note: 100000 cores, but memory for"
+says "of 100000 cores compile, since each needs 2 GiB of memory"
 fake nproc <<<'echo 1'
 setup 0 --forecasts
 calls "--build .* -j 1 "
