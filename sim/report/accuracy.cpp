@@ -11,6 +11,11 @@
 #include "sim/simulate/attribution.hpp"
 
 namespace sim {
+
+bool is_faster(const CellAccuracy& cell, const CellAccuracy& other) {
+  return cell.interval && other.interval && cell.interval->high < other.interval->low;
+}
+
 namespace {
 
 using Series = std::map<int, double>;  // round → seconds
@@ -144,9 +149,8 @@ void count_pairs(const std::vector<Scored>& cells, ForecastSummary& summary) {
   for (std::size_t a = 0; a < cells.size(); ++a)
     for (std::size_t b = a + 1; b < cells.size(); ++b) {
       if (cells[a].cell->model != cells[b].cell->model || cells[a].cell->world != cells[b].cell->world) continue;
-      const std::optional<Interval>&first = cells[a].accuracy->interval, &second = cells[b].accuracy->interval;
-      const bool first_is_faster = first && second && first->high < second->low;
-      const bool second_is_faster = first && second && second->high < first->low;
+      const bool first_is_faster = is_faster(*cells[a].accuracy, *cells[b].accuracy);
+      const bool second_is_faster = is_faster(*cells[b].accuracy, *cells[a].accuracy);
       const double predicted_gain = cells[b].forecast->predicted.step_s - cells[a].forecast->predicted.step_s;
       const bool right = first_is_faster ? predicted_gain > 0 : predicted_gain < 0;
       ++(!first_is_faster && !second_is_faster ? summary.pairs_unresolved

@@ -72,6 +72,8 @@ struct CellAccuracy {
   std::map<std::string, LogError, std::less<>> against_peer;  // by peer: ln(measured / its step), same rounds
   std::map<std::string, ForecastAccuracy> forecasts;          // by cost model
 };
+/// Beyond noise: the whole interval of its measured step is below the other's. Not where one has none.
+bool is_faster(const CellAccuracy& cell, const CellAccuracy& other);
 
 /// Errors of many cells.
 struct ErrorSummary {

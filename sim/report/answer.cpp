@@ -195,7 +195,7 @@ std::string remarks_of(const Question& question) {
 /// Whether `a`, which has the smaller mean, may be the slower one for all that is known.
 bool too_close(const Line& a, const Line& b) {
   if (a.is_measured() && b.is_measured())
-    return a.accuracy->interval && b.accuracy->interval && a.accuracy->interval->high >= b.accuracy->interval->low;
+    return a.accuracy->interval && b.accuracy->interval && !is_faster(*a.accuracy, *b.accuracy);
   if (a.forecast == nullptr || b.forecast == nullptr) return false;
   return !told_apart(a.forecast->compared, b.forecast->compared);
 }

@@ -2,7 +2,8 @@
 // device are made of. Another device's errors say nothing: a data sheet may be right for one and wrong for the other.
 //
 //   const TrackRecord record = load_track_record("bench/results/track_record.json");
-//   if (const ErrorRecord* errors = find(record, "AMD EPYC", "profiled")) errors->interval_90(predicted_s);
+//   const ErrorRecord* errors = find(record, "AMD EPYC, family 25, model 17", "profiled");
+//   if (errors != nullptr) errors->interval_90(predicted_s);
 #pragma once
 
 #include <cstddef>

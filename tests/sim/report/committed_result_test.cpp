@@ -448,27 +448,26 @@ struct ToldPairs {
     struct One {
       const Cell* cell;
       ComparedForecast forecast;
-      Interval measured_s;
+      const CellAccuracy* measured;
     };
     const Accuracy accuracy = assess(result, &record);
     std::vector<One> ones;
     for (std::size_t i = 0; i < result.cells.size(); ++i) {
       const auto found = accuracy.cells[i].forecasts.find(cost_model);
-      if (!is_ours(result.cells[i]) || found == accuracy.cells[i].forecasts.end() || !accuracy.cells[i].interval)
-        continue;
+      if (!is_ours(result.cells[i]) || found == accuracy.cells[i].forecasts.end()) continue;
       ComparedForecast forecast = found->second.compared;
       forecast.stated_sd = 0;  // the record alone
-      ones.push_back({&result.cells[i], forecast, *accuracy.cells[i].interval});
+      ones.push_back({&result.cells[i], forecast, &accuracy.cells[i]});
     }
     for (std::size_t a = 0; a < ones.size(); ++a)
       for (std::size_t b = a + 1; b < ones.size(); ++b) {
         if (ones[a].cell->model != ones[b].cell->model || ones[a].cell->world != ones[b].cell->world) continue;
-        const Interval &first = ones[a].measured_s, &second = ones[b].measured_s;
-        if (first.low <= second.high && second.low <= first.high) continue;
+        const bool first_is_faster = is_faster(*ones[a].measured, *ones[b].measured);
+        if (!first_is_faster && !is_faster(*ones[b].measured, *ones[a].measured)) continue;
         ++all;
         if (!told_apart(ones[a].forecast, ones[b].forecast)) continue;
         ++told;
-        right += (ones[a].forecast.step_s < ones[b].forecast.step_s) == (first.low < second.low);
+        right += (ones[a].forecast.step_s < ones[b].forecast.step_s) == first_is_faster;
       }
   }
 };
