@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 MARGIN_S = 2e-3  # the slowest rank knows the start by then
 SPIN_S = 50e-6
@@ -27,7 +27,7 @@ def settle_down(cores, real_time):
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, -1)
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    share_time()
     try:
         if real_time:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
@@ -65,11 +65,26 @@ def pin_all(cores: list[int]):
             pass  # it has ended
 
 
+def share_time():
+    """The calling thread."""
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 class PinnedThreads:
-    """A thread on each of these cores, for as long as this lives."""
+    """A thread on each of these cores, for as long as this lives.
+
+    They end time-shared: what MKL does at a thread's end spins for a lock whose holder may wait for another, and in real
+    time the holder would never get back the core on which a second thread spins (seen in one of eight runs that drop
+    twelve threads and more)."""
 
     def __init__(self, cores: list[int]):
         self.threads = [ThreadPoolExecutor(1, initializer=pin, initargs=(core,)) for core in cores]
+
+    def __del__(self):
+        with suppress(RuntimeError):  # all is at its end
+            for thread in self.threads:
+                thread.submit(share_time)
+                thread.shutdown(wait=False)
 
     def on_each(self, work, *arguments) -> list:
         """What `work` returns on each of them, of its own arguments."""

@@ -246,6 +246,7 @@ def main():
         if ARGUMENTS.rank == 0:
             print(json.dumps(answer), file=answers, flush=True)
     rank.sessions.clear()
+    gc.unfreeze()
     gc.collect()
     dist.destroy_process_group()
 

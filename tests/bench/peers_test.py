@@ -9,9 +9,11 @@ import itertools
 import json
 import math
 import os
+import queue
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -361,6 +363,27 @@ def a_thread_that_fails_ends_all(_):
         raise AssertionError("no error")
 
 
+def threads_end_time_shared(_):
+    """Else two of them may stand in each other's way on a core for ever (process.PinnedThreads)."""
+    class Ending:
+        def __del__(self):
+            policies.put(os.sched_getscheduler(0))
+
+    def stay(_):
+        of_thread.ending = Ending()  # ends with its thread
+        return os.sched_getscheduler(0)
+
+    policies, of_thread, before = queue.SimpleQueue(), threading.local(), os.sched_getscheduler(0)
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # in place of real time, which isn't permitted everywhere
+    try:
+        threads = process.PinnedThreads([0, 0])
+        assert threads.on_each(stay, range(2)) == [os.SCHED_BATCH] * 2  # inherited
+        del threads
+        assert [policies.get(timeout=60) for _ in range(2)] == [os.SCHED_OTHER] * 2
+    finally:
+        os.sched_setscheduler(0, before, os.sched_param(0))
+
+
 def wrong_requests_are_answered(peers):
     model = toy(OPTIMIZERS[0][0])
 
@@ -401,7 +424,7 @@ def main():
     failed = 0
     for test in (errors_are_one_line, modules_are_what_a_user_writes, resnet18_has_torchvisions_losses,
                  forward_pipeline_is_the_whole_batch, tensors_get_where_they_are_needed, a_thread_that_fails_ends_all,
-                 wrong_requests_are_answered, every_strategy_trains_the_same,
+                 threads_end_time_shared, wrong_requests_are_answered, every_strategy_trains_the_same,
                  batches_made_and_results_read, batch_norm_sees_its_part, a_session_begins_anew):
         try:
             begin = time.monotonic()
