@@ -61,7 +61,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, see
                                    probe_speed, training)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankMemory, peak_bytes, allocator_peak_bytes, resident_peak_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VerifiedTensor, name, relative_error, piece, elements)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpeedProbe, compute_s, memory_alone_s, memory_together_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpeedProbe, compute_s, memory_alone_s, memory_together_s, core_to_core_s)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClockReading, offset_s, drift, error_s, host, rank)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankReport, steps, late_s, clock, losses, memory, workspace_bytes, compared, probes)
 

@@ -2,6 +2,9 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <semaphore>
+#include <thread>
 #include <vector>
 
 #include "backend/machine/scheduling.hpp"
@@ -62,6 +65,43 @@ double memory_probe_s(std::uint32_t part, std::uint32_t parts) {
   for (const float partial : sums) sum += partial;
   result = sum;
   return seconds;
+}
+
+double core_to_core_probe_s(std::uint32_t other_core) {
+  constexpr std::uint32_t kTrips = 256;
+  constexpr double kPatience_s = 10e-3;
+  struct alignas(64) Line {
+    std::atomic<std::uint32_t> trip{0};  // odd: on its way there
+  } line;
+  std::atomic<bool> given_up{false};
+  std::binary_semaphore there(0);
+  std::thread partner([&] {
+    pin_to_core(other_core);  // began on the caller's
+    there.release();
+    for (std::uint32_t trip = 1; trip < 2 * kTrips && !given_up;)
+      if (line.trip.load(std::memory_order_acquire) == trip) {
+        line.trip.store(trip + 1, std::memory_order_release);
+        trip += 2;
+      }
+  });
+  given_up = !there.try_acquire_for(std::chrono::duration<double>(kPatience_s));
+  const double end_s = now_s() + kPatience_s;
+  std::uint32_t trip = 1;
+  const auto go = [&] {
+    if (given_up) return;
+    line.trip.store(trip, std::memory_order_release);
+    for (std::uint32_t looked = 1; line.trip.load(std::memory_order_acquire) != trip + 1; ++looked)
+      if (looked % 1024 == 0 && now_s() > end_s) {
+        given_up = true;
+        return;
+      }
+    trip += 2;
+  };
+  const double seconds = in_parts_s([&](std::size_t) {
+    for (std::uint32_t i = 0; i < kTrips / kParts; ++i) go();
+  });
+  partner.join();
+  return given_up ? 0 : seconds / kTrips;
 }
 
 std::int64_t probe_bytes() { return held_bytes; }

@@ -11,10 +11,13 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/machine/allocator.hpp"
+#include "backend/machine/scheduling.hpp"
 #include "backend/machine/speed.hpp"
 #include "backend/rank/initial.hpp"
 #include "backend/train/feed.hpp"
 #include "backend/train/state.hpp"
+#include "sim/cluster/allowance.hpp"
+#include "sim/cost/statistic.hpp"
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
 #include "sim/program/transfers.hpp"
@@ -138,12 +141,26 @@ Reference::Tensors room_for(const nlohmann::json& frame) {
   return tensors;
 }
 
-/// All ranks read memory and compute at once; before that, rank 0 reads it alone.
-SpeedProbe probe_speed(Communicator& communicator, std::uint32_t ranks) {
-  const std::uint32_t rank = communicator.rank();
+/// Between rank 0's core and those of the other ranks of its host, the mean; 0 where there are none.
+double core_to_core_s(Communicator& communicator, const sim::Program& program) {
+  std::uint32_t cores = 0;
+  for (std::uint32_t rank = 0; rank < program.ranks(); ++rank)
+    if (communicator.host_of(rank) == communicator.host_of(0)) cores += program.threads;
+  std::vector<double> seconds;
+  for (std::uint32_t core = 1; core < std::min(cores, sim::usable_cores()); ++core)
+    if (const double probed_s = core_to_core_probe_s(core_of_rank(core)); probed_s > 0) seconds.push_back(probed_s);
+  return seconds.empty() ? 0 : sim::mean_of(seconds);
+}
+
+/// All ranks read memory and compute at once; before that, rank 0 has the machine for itself.
+SpeedProbe probe_speed(Communicator& communicator, const sim::Program& program) {
+  const std::uint32_t rank = communicator.rank(), ranks = program.ranks();
   SpeedProbe probe;
   communicator.begin_step();
-  if (rank == 0) probe.memory_alone_s = memory_probe_s(0, ranks);
+  if (rank == 0) {
+    probe.memory_alone_s = memory_probe_s(0, ranks);
+    probe.core_to_core_s = core_to_core_s(communicator, program);
+  }
   if (ranks > 1) {
     communicator.begin_step();
     probe.memory_together_s = memory_probe_s(rank, ranks);
@@ -162,6 +179,7 @@ sim::MachineSpeed speed_of(const std::vector<RankReport>& reports) {
       moments[m].memory_together_s += report.probes[m].memory_together_s * share;
     }
     moments[m].memory_alone_s = reports[0].probes[m].memory_alone_s;
+    moments[m].core_to_core_s = reports[0].probes[m].core_to_core_s;
     if (reports.size() == 1) moments[m].memory_together_s = moments[m].memory_alone_s;
   }
   return sim::between(moments[0], moments[1]);
@@ -192,7 +210,7 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
   RankReport report;
   const auto probe = [&] {
     if (request.probe_speed && communicator.device().is_cpu())
-      report.probes.push_back(probe_speed(communicator, request.program.ranks()));
+      report.probes.push_back(probe_speed(communicator, request.program));
   };
   const std::int64_t steps_in_list = request.program.steps_in_list();
   StepRecord warmup = executor->new_record();

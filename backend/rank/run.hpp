@@ -20,7 +20,7 @@ namespace backend {
 
 /// What a rank's probes took; 0: it didn't probe that.
 struct SpeedProbe {
-  double compute_s = 0, memory_alone_s = 0, memory_together_s = 0;
+  double compute_s = 0, memory_alone_s = 0, memory_together_s = 0, core_to_core_s = 0;
 };
 
 /// What one rank has measured.

@@ -28,7 +28,9 @@ MachineSpeed between(const MachineSpeed& before, const MachineSpeed& after) {
 MachineSpeed mean(std::span<const MachineSpeed> speeds) {
   MachineSpeed sum;
   const double share = 1 / static_cast<double>(speeds.size());
+  const auto between_cores = std::ranges::count_if(speeds, [](const auto& speed) { return speed.core_to_core_s > 0; });
   for (const MachineSpeed& speed : speeds) {
+    if (between_cores > 0) sum.core_to_core_s += speed.core_to_core_s / static_cast<double>(between_cores);
     sum.compute_s += speed.compute_s * share;
     sum.memory_alone_s += speed.memory_alone_s * share;
     sum.memory_together_s += speed.memory_together_s * share;
@@ -46,18 +48,31 @@ double uninterrupted_s(std::span<const double> parts_s) {
 double excess(double seconds, double reference) { return reference > 0 && seconds > 0 ? seconds / reference - 1 : 0; }
 
 std::string describe_speeds(std::span<const NamedSpeed> speeds, double worth_saying) {
-  if (speeds.empty()) return "";
+  constexpr double kApart = 1;  // about 0.3 in either place, 2 to 3 from one to the other
   std::string text;
-  const auto add = [&](const char* what, double MachineSpeed::*seconds) {
-    const auto [low, high] =
-        std::ranges::minmax_element(speeds, {}, [&](const NamedSpeed& speed) { return speed.second.*seconds; });
+  const auto add = [&](double MachineSpeed::*seconds, double least, const auto& describe) {
+    const NamedSpeed *low = nullptr, *high = nullptr;
+    for (const NamedSpeed& speed : speeds) {
+      if (speed.second.*seconds <= 0) continue;
+      if (low == nullptr || speed.second.*seconds < low->second.*seconds) low = &speed;
+      if (high == nullptr || speed.second.*seconds > high->second.*seconds) high = &speed;
+    }
+    if (low == nullptr) return;
     const double slower = excess(high->second.*seconds, low->second.*seconds);
-    if (slower < worth_saying) return;
-    text += fmt::format("{}{} was {:.0f} % slower {} than {}", text.empty() ? "" : ", ", what, 100 * slower,
-                        high->first, low->first);
+    if (slower >= least)
+      text += fmt::format("{}{}", text.empty() ? "" : ", ", describe(slower, high->first, low->first));
   };
-  add("reading memory", &MachineSpeed::memory_alone_s);
-  add("computing", &MachineSpeed::compute_s);
+  const auto is_slower = [](const char* what) {
+    return [what](double slower, const std::string& there, const std::string& here) {
+      return fmt::format("{} was {:.0f} % slower {} than {}", what, 100 * slower, there, here);
+    };
+  };
+  add(&MachineSpeed::memory_alone_s, worth_saying, is_slower("reading memory"));
+  add(&MachineSpeed::compute_s, worth_saying, is_slower("computing"));
+  add(&MachineSpeed::core_to_core_s, kApart, [](double slower, const std::string& there, const std::string& here) {
+    return fmt::format("data took {:.1f} times as long from core to core {} as {}: the host had moved them apart",
+                       1 + slower, there, here);
+  });
   return text;
 }
 

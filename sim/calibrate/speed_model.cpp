@@ -1,5 +1,6 @@
 #include "sim/calibrate/speed_model.hpp"
 
+#include <Eigen/Cholesky>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -33,7 +34,16 @@ SpeedModel::Shares SpeedModel::shares_of(const Work& work, const Device& device)
     arithmetic_s += kernel.arithmetic_s;
   }
   const double sum_s = traffic_s + arithmetic_s;
-  return sum_s > 0 ? Shares{traffic_s / sum_s, arithmetic_s / sum_s} : Shares{};
+  Shares shares{.core_to_core = 0};
+  if (sum_s > 0) shares.traffic = traffic_s / sum_s, shares.arithmetic = arithmetic_s / sum_s;
+  return shares;
+}
+
+Eigen::Vector3d SpeedModel::excess_of(Class kind, const Shares& shares, const MachineSpeed& speed,
+                                      const MachineSpeed& reference) {
+  return {shares.traffic * excess(memory_s(speed, kind), memory_s(reference, kind)),
+          shares.arithmetic * excess(speed.compute_s, reference.compute_s),
+          shares.core_to_core * excess(speed.core_to_core_s, reference.core_to_core_s)};
 }
 
 void SpeedModel::add(const CalibrationTask& task, const CalibrationSamples& samples) {
@@ -47,7 +57,7 @@ void SpeedModel::add(const CalibrationTask& task, const CalibrationSamples& samp
     const std::optional<double> seconds = seconds_of(task, samples);
     if (!seconds) return;
     visit.seconds = *seconds;
-    visit.shares = {0, 0};
+    visit.shares = {0, 0, 0};
     double sum_s = 0;
     for (const Work& work : task.program.works) {
       const auto found = samples.works.find(work_key(work));
@@ -78,7 +88,8 @@ void SpeedModel::fit() {
 /// Least squares about each task's own means, with slopes that are expected to be 0 ± 1.
 SpeedModel::Slopes SpeedModel::slopes_of(Class kind) const {
   struct Point {
-    double memory, compute, time;
+    Eigen::Vector3d slower;
+    double time;
     double traffic, change;  // what the visit reads, and how much the memory's speed changed beside it
   };
   std::vector<Point> points;
@@ -91,31 +102,30 @@ SpeedModel::Slopes SpeedModel::slopes_of(Class kind) const {
     }
     const MachineSpeed own = mean(speeds);
     for (const Visit& visit : visits)
-      points.push_back({visit.shares.traffic * excess(memory_s(visit.speed, kind), memory_s(own, kind)),
-                        visit.shares.arithmetic * excess(visit.speed.compute_s, own.compute_s),
-                        visit.seconds / mean_s - 1, visit.shares.traffic, visit.speed.change});
+      points.push_back({excess_of(kind, visit.shares, visit.speed, own), visit.seconds / mean_s - 1,
+                        visit.shares.traffic, visit.speed.change});
   }
   const auto variance_left = [&](const Slopes& slopes) {
     double sum = 0;
     for (const Point& p : points) {
-      const double left = p.time - slopes.memory * p.memory - slopes.compute * p.compute;
+      const double left = p.time - slopes.dot(p.slower);
       sum += left * left;
     }
     return std::max(sum / static_cast<double>(points.size()), 1e-6);  // the clock's own
   };
-  Slopes slopes;
+  Slopes slopes = Slopes::Zero();
   for (int step = 0; step < 3; ++step) {  // what is left decides how much the expectation counts
     const double variance = variance_left(slopes);
-    double mm = variance, mc = 0, cc = variance, mt = 0, ct = 0;
+    Eigen::Matrix3d left = variance * Eigen::Matrix3d::Identity();
+    Eigen::Vector3d right = Eigen::Vector3d::Zero();
     for (const Point& p : points) {
       // Anywhere between the probes before and after, the variance of which is change²/12.
-      const double unsure = slopes.memory * p.traffic * p.change;
+      const double unsure = slopes[0] * p.traffic * p.change;
       const double weight = variance / (variance + unsure * unsure / 12);
-      mm += weight * p.memory * p.memory, mc += weight * p.memory * p.compute, cc += weight * p.compute * p.compute;
-      mt += weight * p.memory * p.time, ct += weight * p.compute * p.time;
+      left += weight * p.slower * p.slower.transpose();
+      right += weight * p.time * p.slower;
     }
-    const double determinant = mm * cc - mc * mc;
-    slopes = {(mt * cc - ct * mc) / determinant, (ct * mm - mt * mc) / determinant};
+    slopes = left.ldlt().solve(right);
   }
   return slopes;
 }
@@ -123,9 +133,7 @@ SpeedModel::Slopes SpeedModel::slopes_of(Class kind) const {
 double SpeedModel::factor(Class kind, const Shares& shares, const MachineSpeed& speed) const {
   constexpr double kLeast = 0.3;  // an interrupted probe mustn't turn times negative
   const auto c = static_cast<std::size_t>(kind);
-  return std::max(
-      kLeast, 1 + slopes_[c].memory * shares.traffic * excess(memory_s(speed, kind), memory_s(reference_[c], kind)) +
-                  slopes_[c].compute * shares.arithmetic * excess(speed.compute_s, reference_[c].compute_s));
+  return std::max(kLeast, 1 + slopes_[c].dot(excess_of(kind, shares, speed, reference_[c])));
 }
 
 CalibrationSamples SpeedModel::moved(const CalibrationSamples& samples, const CalibrationTask& task,

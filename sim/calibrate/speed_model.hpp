@@ -11,15 +11,16 @@
 // is calibrated and what is measured then meet different machines, unless both say how fast theirs was. A visit's
 // times y follow
 //
-//   y = 1 + m · traffic share · x_memory + c · arithmetic share · x_compute
+//   y = 1 + m · traffic share · x_memory + c · arithmetic share · x_compute + d · x_core_to_core
 //
 // x is how much longer than on average the probes beside the visit took, the shares are the ops' by the data
-// sheet's roofline: memory that is slower slows down what reads memory. m and c are fitted to all visits of
-// calibration tasks, never to a step that is forecast, for ops of one rank at a time, of several at once, and for
-// transfers. A probe only sees the moments before and after a visit: m and c are smaller where the machine changes
+// sheet's roofline: memory that is slower slows down what reads memory. m, c and, of transfers only, d are fitted to all
+// visits of calibration tasks, never to a step that is forecast, for ops of one rank at a time, of several at once, and
+// for transfers. A probe only sees the moments before and after a visit: the slopes are smaller where the machine changes
 // within it, and 0 where the probes say nothing; visits whose two probes differ count less.
 #pragma once
 
+#include <Eigen/Core>
 #include <array>
 #include <cstddef>
 #include <map>
@@ -51,27 +52,28 @@ class SpeedModel {
  private:
   enum class Class : std::size_t { one_at_a_time, at_once, transfers };
   static constexpr std::size_t kClasses = 3;
-  /// What memory and compute have to do with it, as shares.
+  /// What memory, compute and the way between cores have to do with it, as shares.
   struct Shares {
-    double traffic = 1, arithmetic = 1;
+    double traffic = 1, arithmetic = 1, core_to_core = 1;
   };
   struct Visit {
     MachineSpeed speed;
     double seconds = 0;
     Shares shares;
   };
-  /// Coefficients of one class.
-  struct Slopes {
-    double memory = 0, compute = 0;
-  };
+  /// By what the probes of one class see: memory, compute, the way between cores.
+  using Slopes = Eigen::Vector3d;
   static std::optional<Class> class_of(const CalibrationTask& task);
   static Shares shares_of(const Work& work, const Device& device);
   static double memory_s(const MachineSpeed& speed, Class kind);
+  /// How much longer than in `reference` each probe took, times the shares.
+  static Eigen::Vector3d excess_of(Class kind, const Shares& shares, const MachineSpeed& speed,
+                                   const MachineSpeed& reference);
   [[nodiscard]] Slopes slopes_of(Class kind) const;
   [[nodiscard]] double factor(Class kind, const Shares& shares, const MachineSpeed& speed) const;
 
   std::array<std::map<std::string, std::vector<Visit>>, kClasses> visits_;  // by task
-  std::array<Slopes, kClasses> slopes_;
+  std::array<Slopes, kClasses> slopes_{Slopes::Zero(), Slopes::Zero(), Slopes::Zero()};
   std::array<MachineSpeed, kClasses> reference_;  // means
 };
 

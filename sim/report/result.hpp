@@ -45,8 +45,8 @@
 //                     nothing
 //       replayed_s    step time with the measured durations put into the predicted dependencies; missing where there are none
 //       measured      {count, mean: [5], sd_s, median_s} of the round's steps; samples: [[5], …] if asked for
-//       speed         [compute_s, memory_alone_s, memory_together_s, change]: the machine's, mean of the visits
-//                     (MachineSpeed); may be missing
+//       speed         [compute_s, memory_alone_s, memory_together_s, change, core_to_core_s]: the machine's, mean of the
+//                     visits (MachineSpeed); may be missing, and the last value, too
 //   columns, rows, summary   only in a file of `predict`, `plan` and `report`: computed from the cells when written
 //                            (sim/report/report.hpp says what they mean), not read back
 // Older ones are read, too: until "paragauge-result-3" `rounds` was a list, of an object for each round; in -2 `ddp` was

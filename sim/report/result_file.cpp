@@ -50,8 +50,10 @@ Json list_of(const StepTime& time, int digits = 5) {
 }
 
 Json speed_json(const MachineSpeed& speed) {
-  return {rounded(speed.compute_s), rounded(speed.memory_alone_s), rounded(speed.memory_together_s),
-          rounded(speed.change)};
+  Json list = {rounded(speed.compute_s), rounded(speed.memory_alone_s), rounded(speed.memory_together_s),
+               rounded(speed.change)};
+  if (speed.core_to_core_s > 0) list.push_back(rounded(speed.core_to_core_s));
+  return list;
 }
 
 /// What a round says of a cost model's forecast, by key; nothing where it has none.
@@ -374,9 +376,10 @@ Round read_round(JsonObject& json, int version, std::map<std::string, Attributio
     round.replayed_s = positive(json, "replayed_s", json.number("replayed_s"));
   if (json.has("speed")) {
     const std::vector<double> speed = json.numbers("speed");
-    if (speed.size() != 4) throw ConfigError("{}: 'speed' must have 4 values, found {}", json.where(), speed.size());
+    if (speed.size() != 4 && speed.size() != 5)
+      throw ConfigError("{}: 'speed' must have 4 or 5 values, found {}", json.where(), speed.size());
     for (std::size_t i = 0; i < speed.size(); ++i) seconds(json, "speed", speed[i]);
-    round.speed = {speed[0], speed[1], speed[2], speed[3]};
+    round.speed = {speed[0], speed[1], speed[2], speed[3], speed.size() > 4 ? speed[4] : 0};
   }
   if (version == 1) {
     round.measured = read_samples(json.object("measured"));

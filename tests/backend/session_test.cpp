@@ -560,6 +560,10 @@ void probe_speeds(Session& session) {
     EXPECT_GT(speed->memory_together_s, 1e-4);
     if (ranks == 1) {
       EXPECT_EQ(speed->memory_alone_s, speed->memory_together_s);
+      EXPECT_EQ(speed->core_to_core_s, 0) << "nobody to get there";
+    } else if (sim::usable_cores() > 1) {
+      EXPECT_GT(speed->core_to_core_s, 1e-8);
+      EXPECT_LT(speed->core_to_core_s, 1e-4);
     }
     EXPECT_LE(speed->change, 2);
   }

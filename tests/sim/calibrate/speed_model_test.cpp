@@ -107,11 +107,40 @@ TEST_F(SpeedModelTest, TransfersMoveWithTheMemoryThatAllRead) {
   EXPECT_NEAR(moved.link.send_overheads[0], 1e-5, 2e-7);
 }
 
+TEST_F(SpeedModelTest, TransfersMoveWithTheWayBetweenCoresAndOpsDont) {
+  CalibrationTask transfer = task;
+  transfer.kind = CalibrationTask::Kind::transfers;
+  const auto apart = [](CalibrationSamples samples, bool is_apart) {
+    samples.speed->core_to_core_s = is_apart ? 3.3e-7 : 1e-7;
+    return samples;
+  };
+  const auto sent = [&](bool is_apart) {
+    CalibrationSamples samples;
+    samples.link.transfers = {is_apart ? 1.5e-3 : 1e-3};
+    samples.speed = slower_by(0, 0);
+    return apart(samples, is_apart);
+  };
+  SpeedModel model;
+  for (int i = 0; i < 50; ++i) model.add(transfer, sent(i % 3 == 0)), model.add(task, apart(visit(0, 0), i % 3 == 0));
+  model.fit();
+  EXPECT_NEAR(model.moved(sent(true), transfer, sent(false).speed).link.transfers[0], 1e-3, 1e-5);
+  EXPECT_NEAR(model.moved(sent(false), transfer, sent(true).speed).link.transfers[0], 1.5e-3, 1e-5);
+  CalibrationSamples unknown = sent(false);
+  unknown.speed->core_to_core_s = 0;
+  EXPECT_GT(model.moved(unknown, transfer, sent(false).speed).link.transfers[0], 0.8e-3);
+  const CalibrationSamples ops = apart(visit(0, 0), true);
+  EXPECT_EQ(model.moved(ops, task, apart(ops, false).speed).works, ops.works);
+}
+
 TEST(MachineSpeed, IsTheMeanOfBeforeAndAfterAndSaysHowMuchItChanged) {
   const MachineSpeed speed = between(slower_by(0, 0), slower_by(0.2, 0.1));
   EXPECT_DOUBLE_EQ(speed.compute_s, kCompute_s * 1.05);
   EXPECT_DOUBLE_EQ(speed.memory_alone_s, kMemory_s * 1.1);
   EXPECT_NEAR(speed.change, 0.2 / 1.1, 1e-12);
+  EXPECT_EQ(speed.core_to_core_s, 0);
+  MachineSpeed known = slower_by(0, 0);
+  known.core_to_core_s = 1e-7;
+  EXPECT_EQ(between(known, slower_by(0, 0)).core_to_core_s, 1e-7) << "the one that is known";
 }
 
 // One of vgg11's probes took 30 ms in place of 1.1: its forecast came out three times too long.
@@ -134,6 +163,12 @@ TEST(MachineSpeed, InWords) {
   MachineSpeed unsteady = slower_by(0, 0);
   unsteady.change = 0.12;
   EXPECT_EQ(describe_speeds({{0, {unsteady}}}), "the memory's speed changed by 12 % within a visit");
+  MachineSpeed near = slower_by(0, 0), apart = near, alone = near;
+  near.core_to_core_s = 1e-7, apart.core_to_core_s = 3.4e-7;
+  EXPECT_EQ(describe_speeds({{0, {alone}}, {1, {near}}, {2, {apart}}, {3, {near}}}),
+            "data took 3.4 times as long from core to core in round 3 as in round 2: the host had moved them apart");
+  apart.core_to_core_s = 1.5e-7;
+  EXPECT_EQ(describe_speeds({{0, {near}}, {1, {apart}}}), "");
 }
 
 }  // namespace

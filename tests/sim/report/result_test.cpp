@@ -414,7 +414,7 @@ TEST(Result, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(message_of(replaced(good, "\"novelty\":{\"profiled\":[0.25", "\"novelty\":{\"profiled\":[1.25")),
             "r.json: cells[0]: rounds[0]: novelty: 'profiled' must be from 0 to 1, found 1.25");
   EXPECT_EQ(message_of(replaced(good, "\"speed\":[[0.0015,", "\"speed\":[[")),
-            "r.json: cells[0]: rounds[0]: 'speed' must have 4 values, found 3");
+            "r.json: cells[0]: rounds[0]: 'speed' must have 4 or 5 values, found 3");
   EXPECT_EQ(message_of(replaced(good, "\"round\":[0,1]", "\"round\":[0,0]")),
             "r.json: cells[0]: rounds[1]: round 0 is there twice");
   EXPECT_EQ(message_of(replaced(good, "\"round\":[0,1]", "\"round\":[0,null]")),
