@@ -232,6 +232,20 @@ def median_and_bias(cells):
     return f"{statistics.median(map(abs, errors)):.1f} %", signed(statistics.mean(errors), 1)
 
 
+def by_distance(name, round_trip_s, above=False):
+    """Of each strategy on `local` the medians over the rounds in which cores were as far apart: median step, error by `profiled`."""
+    found = {}
+    for cell in json.loads(read(RESULTS / f"{name}.json"))["cells"]:
+        rounds = cell["rounds"]
+        some = [(predicted[0], measured) for speed, predicted, measured in
+                zip(rounds["speed"], rounds["predicted"]["profiled"], rounds["measured"]["median_s"])
+                if len(speed) > 4 and (speed[4] > round_trip_s) == above]
+        if cell["world"] == "local" and some:
+            found[cell["strategy"]] = {"measured_s": statistics.median(measured for _, measured in some), "rounds": len(some),
+                                       "error": statistics.median(100 * math.log(predicted / measured) for predicted, measured in some)}
+    return found
+
+
 def test_accuracy_table_is_what_the_files_say():
     three = [summary(name, *ACCURACY) for name in ("profiled", "fitted", "analytic")]
     digits = (1, 1, 0)
@@ -343,6 +357,11 @@ def test_claims_are_what_the_files_say():
                             f"{row['pairs_right'] + row['pairs_wrong']} pairs, coverage {row['coverage_percent']:.0f} %")
     assert disturbed["median_absolute_error_percent"] <= 2 * quiet["median_absolute_error_percent"]
     assert disturbed["pairs_wrong"] == 0 and min(quiet["coverage_percent"], disturbed["coverage_percent"]) >= 85
+    near, apart = by_distance("core_to_core", 150e-9), by_distance("core_to_core", 500e-9, above=True)
+    says("cores that a virtual", *(f"`{preset}` {-of[f'{preset},dp=2']['error']:.0f} %" for of in (near, apart) for preset in ("zero3", "fsdp")),
+         *(f"{1e3 * of['single,threads=2']['measured_s']:.1f} ms" for of in (near, apart)),
+         f"within {max(abs(of['single,threads=2']['error']) for of in (near, apart)):.1f} %",
+         f"{min(of['zero3,dp=2']['rounds'] for of in (near, apart))} rounds and more")
     pair = rows("profiled", "hypar_pair")
     for world in ("local", "gloo"):
         errors = [-row["error_percent"] for row in pair if row["world"] == world]

@@ -74,8 +74,7 @@ class PinnedThreads:
     """A thread on each of these cores, for as long as this lives.
 
     They end time-shared: what MKL does at a thread's end spins for a lock whose holder may wait for another, and in real
-    time the holder would never get back the core on which a second thread spins (seen in one of eight runs that drop
-    twelve threads and more)."""
+    time the holder would never get back the core on which a second thread spins."""
 
     def __init__(self, cores: list[int]):
         self.threads = [ThreadPoolExecutor(1, initializer=pin, initargs=(core,)) for core in cores]
