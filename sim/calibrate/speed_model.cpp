@@ -34,7 +34,7 @@ SpeedModel::Shares SpeedModel::shares_of(const Work& work, const Device& device)
     arithmetic_s += kernel.arithmetic_s;
   }
   const double sum_s = traffic_s + arithmetic_s;
-  Shares shares{.core_to_core = 0};
+  Shares shares{.core_to_core = work.threads > 1 ? 1.0 : 0.0};  // threads share what they read and write
   if (sum_s > 0) shares.traffic = traffic_s / sum_s, shares.arithmetic = arithmetic_s / sum_s;
   return shares;
 }
@@ -66,10 +66,12 @@ void SpeedModel::add(const CalibrationTask& task, const CalibrationSamples& samp
       const double seconds_of_work = mean_of(found->second);
       visit.shares.traffic += shares.traffic * seconds_of_work;
       visit.shares.arithmetic += shares.arithmetic * seconds_of_work;
+      visit.shares.core_to_core += shares.core_to_core * seconds_of_work;
       sum_s += seconds_of_work;
     }
     visit.shares.traffic /= sum_s;
     visit.shares.arithmetic /= sum_s;
+    visit.shares.core_to_core /= sum_s;
   }
   visits_[static_cast<std::size_t>(*kind)][task.id].push_back(visit);
 }

@@ -14,10 +14,11 @@
 //   y = 1 + m · traffic share · x_memory + c · arithmetic share · x_compute + d · x_core_to_core
 //
 // x is how much longer than on average the probes beside the visit took, the shares are the ops' by the data
-// sheet's roofline: memory that is slower slows down what reads memory. m, c and, of transfers only, d are fitted to all
-// visits of calibration tasks, never to a step that is forecast, for ops of one rank at a time, of several at once, and
-// for transfers. A probe only sees the moments before and after a visit: the slopes are smaller where the machine changes
-// within it, and 0 where the probes say nothing; visits whose two probes differ count less.
+// sheet's roofline: memory that is slower slows down what reads memory; d is of transfers and of ops of several threads.
+// m, c and d are fitted to all visits of calibration tasks, never to a step that is forecast, for ops of one rank at a
+// time, of several at once, and for transfers. A probe only sees the moments before and after a visit: the slopes are
+// smaller where the machine changes within it, and 0 where the probes say nothing; visits whose two probes differ count
+// less.
 #pragma once
 
 #include <Eigen/Core>

@@ -132,6 +132,23 @@ TEST_F(SpeedModelTest, TransfersMoveWithTheWayBetweenCoresAndOpsDont) {
   EXPECT_EQ(model.moved(ops, task, apart(ops, false).speed).works, ops.works);
 }
 
+// Sixteen linear layers by two threads of a rank: 8.0 ms, and 14.4 while the host keeps their cores apart.
+TEST_F(SpeedModelTest, OpsOfSeveralThreadsMoveWithTheWayBetweenCores) {
+  task.program.set_threads(2);
+  const auto visited = [&](bool is_apart) {
+    CalibrationSamples samples = visit(0, 0);
+    samples.speed->core_to_core_s = is_apart ? 5.6e-7 : 1.25e-7;
+    for (auto& [key, seconds] : samples.works)
+      if (is_apart) seconds[0] *= 1.8;
+    return samples;
+  };
+  SpeedModel model;
+  for (int i = 0; i < 50; ++i) model.add(task, visited(i % 3 == 0));
+  model.fit();
+  const CalibrationSamples near = visited(false), moved = model.moved(visited(true), task, near.speed);
+  for (const auto& [key, seconds] : near.works) EXPECT_NEAR(moved.works.at(key)[0] / seconds[0], 1, 0.01) << key;
+}
+
 TEST(MachineSpeed, IsTheMeanOfBeforeAndAfterAndSaysHowMuchItChanged) {
   const MachineSpeed speed = between(slower_by(0, 0), slower_by(0.2, 0.1));
   EXPECT_DOUBLE_EQ(speed.compute_s, kCompute_s * 1.05);
