@@ -89,8 +89,7 @@ void check(const RunRequest& request, const SessionOptions& options) {
   if (request.verify && !plays(request)) throw sim::ConfigError("verify needs at least one step");
   if (request.program.ranks() > options.ranks)
     throw sim::ConfigError("the program needs {} ranks, the session has {}", request.program.ranks(), options.ranks);
-  const std::uint32_t each = ranks_per_host(), ranks = request.program.ranks();
-  const std::uint32_t here = each != 0 ? std::min(each, ranks) : ranks;  // on this host, as on every
+  const std::uint32_t here = ranks_here(request.program.ranks());
   const std::uint64_t cores = std::uint64_t{here} * request.program.threads;
   if (request.program.threads > 1 && cores > sim::usable_cores())
     throw sim::ConfigError("{} ranks of {} threads need {} cores; this machine has {}", here, request.program.threads,

@@ -144,6 +144,11 @@ std::uint32_t ranks_per_host() {
   return local < ranks_of_launch() ? local : 0;
 }
 
+std::uint32_t ranks_here(std::uint32_t of_program) {
+  const std::uint32_t each = ranks_per_host();
+  return each != 0 ? std::min(each, of_program) : of_program;
+}
+
 std::uint32_t hosts_of_launch() {
   const std::uint32_t each = ranks_per_host();
   return each == 0 ? 1 : (ranks_of_launch() + each - 1) / each;

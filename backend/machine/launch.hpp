@@ -50,6 +50,8 @@ bool is_rank_process();
 std::uint32_t ranks_of_launch();
 /// LOCAL_WORLD_SIZE, where it is set and there are more ranks than that; else 0: all ranks are on one host.
 std::uint32_t ranks_per_host();
+/// How many of a program's ranks are on this host, as on every one that has some.
+std::uint32_t ranks_here(std::uint32_t of_program);
 /// How many hosts that makes: at least 1.
 std::uint32_t hosts_of_launch();
 /// True in the first rank of each host (LOCAL_RANK isn't set, or 0).

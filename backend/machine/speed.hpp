@@ -1,7 +1,7 @@
 // How fast the machine is at this moment: fixed pieces of work, timed. What else runs on a host changes the
 // one and not the other: neighbours share its memory and its last cache, and leave a core that computes in its own
 // caches alone. A virtual machine's host moves its cores, for seconds, between such that share their last cache and
-// such that don't: then data takes three times as long from one to the other.
+// such that don't: then data takes three to five times as long from one to the other.
 //
 //   compute_probe_s();          // 1.5 ms of multiplications in the first cache
 //   memory_probe_s(1, 2);       // 3.7 ms: reads 32 MiB, the second of two ranks of a process

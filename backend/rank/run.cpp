@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/machine/allocator.hpp"
+#include "backend/machine/launch.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/machine/speed.hpp"
 #include "backend/rank/initial.hpp"
@@ -141,11 +142,9 @@ Reference::Tensors room_for(const nlohmann::json& frame) {
   return tensors;
 }
 
-/// Between rank 0's core and those of the other ranks of its host, the mean; 0 where there are none.
-double core_to_core_s(Communicator& communicator, const sim::Program& program) {
-  std::uint32_t cores = 0;
-  for (std::uint32_t rank = 0; rank < program.ranks(); ++rank)
-    if (communicator.host_of(rank) == communicator.host_of(0)) cores += program.threads;
+/// Between rank 0's first core and the others that the program has on its host, the mean; 0 where there are none.
+double core_to_core_s(const sim::Program& program) {
+  const std::uint32_t cores = ranks_here(program.ranks()) * program.threads;
   std::vector<double> seconds;
   for (std::uint32_t core = 1; core < std::min(cores, sim::usable_cores()); ++core)
     if (const double probed_s = core_to_core_probe_s(core_of_rank(core)); probed_s > 0) seconds.push_back(probed_s);
@@ -159,7 +158,7 @@ SpeedProbe probe_speed(Communicator& communicator, const sim::Program& program) 
   communicator.begin_step();
   if (rank == 0) {
     probe.memory_alone_s = memory_probe_s(0, ranks);
-    probe.core_to_core_s = core_to_core_s(communicator, program);
+    probe.core_to_core_s = core_to_core_s(program);
   }
   if (ranks > 1) {
     communicator.begin_step();

@@ -49,31 +49,26 @@ double excess(double seconds, double reference) { return reference > 0 && second
 
 std::string describe_speeds(std::span<const NamedSpeed> speeds, double worth_saying) {
   constexpr double kApart = 1;  // about 0.3 in either place, 2 to 3 from one to the other
-  std::string text;
+  std::vector<std::string> parts;
   const auto add = [&](double MachineSpeed::*seconds, double least, const auto& describe) {
-    const NamedSpeed *low = nullptr, *high = nullptr;
-    for (const NamedSpeed& speed : speeds) {
-      if (speed.second.*seconds <= 0) continue;
-      if (low == nullptr || speed.second.*seconds < low->second.*seconds) low = &speed;
-      if (high == nullptr || speed.second.*seconds > high->second.*seconds) high = &speed;
-    }
-    if (low == nullptr) return;
+    std::vector<NamedSpeed> known(speeds.begin(), speeds.end());
+    std::erase_if(known, [&](const NamedSpeed& speed) { return speed.second.*seconds <= 0; });
+    if (known.empty()) return;
+    const auto [low, high] =
+        std::ranges::minmax_element(known, {}, [&](const NamedSpeed& speed) { return speed.second.*seconds; });
     const double slower = excess(high->second.*seconds, low->second.*seconds);
-    if (slower >= least)
-      text += fmt::format("{}{}", text.empty() ? "" : ", ", describe(slower, high->first, low->first));
+    if (slower >= least) parts.push_back(describe(slower, high->first, low->first));
   };
-  const auto is_slower = [](const char* what) {
-    return [what](double slower, const std::string& there, const std::string& here) {
+  for (const auto& [what, seconds] :
+       {std::pair("reading memory", &MachineSpeed::memory_alone_s), std::pair("computing", &MachineSpeed::compute_s)})
+    add(seconds, worth_saying, [what](double slower, const std::string& there, const std::string& here) {
       return fmt::format("{} was {:.0f} % slower {} than {}", what, 100 * slower, there, here);
-    };
-  };
-  add(&MachineSpeed::memory_alone_s, worth_saying, is_slower("reading memory"));
-  add(&MachineSpeed::compute_s, worth_saying, is_slower("computing"));
+    });
   add(&MachineSpeed::core_to_core_s, kApart, [](double slower, const std::string& there, const std::string& here) {
     return fmt::format("data took {:.1f} times as long from core to core {} as {}: the host had moved them apart",
                        1 + slower, there, here);
   });
-  return text;
+  return fmt::to_string(fmt::join(parts, ", "));
 }
 
 std::string describe_speeds(const std::map<int, std::vector<MachineSpeed>>& of_rounds) {

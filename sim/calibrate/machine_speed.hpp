@@ -17,7 +17,7 @@ struct MachineSpeed {
   double compute_s = 0;
   double memory_alone_s = 0, memory_together_s = 0;  // read by one rank, by all of the program at once (one: the same)
   double change = 0;                                 // |after − before| / mean of reading memory: the larger one
-  double core_to_core_s = 0;                         // of a cache line to another rank's core and back; 0: not known
+  double core_to_core_s = 0;  // of a cache line to another core of the program's and back; 0: not known
   friend bool operator==(const MachineSpeed&, const MachineSpeed&) = default;
 };
 

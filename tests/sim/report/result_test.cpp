@@ -138,7 +138,7 @@ TEST(Result, APeersRoundsSayOnlyWhatItMeasured) {
                                 "\"round\":[0,1],\n   \"speed\":[null,[1,1,1,1]],\n   \"measured\"")),
             "r.json: cells[2]: 'as_ours', but round 1 has forecasts or a speed of its own");
 
-  peer.rounds[1].speed = {0.002, 0.004, 0.004, 0.1};  // or else it says all by itself
+  peer.rounds[1].speed = {0.002, 0.004, 0.004, 0.1, 2.5e-7};  // or else it says all by itself
   const std::string alone = to_json(result, /*with_samples=*/true);
   EXPECT_EQ(alone.find("as_ours"), std::string::npos);
   EXPECT_EQ(result_from_json(alone, "r.json").cells, result.cells);
