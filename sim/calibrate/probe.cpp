@@ -4,17 +4,20 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "sim/calibrate/make_probe.hpp"
 #include "sim/error.hpp"
+#include "sim/program/rewritten.hpp"
 
 namespace sim {
 namespace {
 
-constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
+constexpr std::int64_t kFeaturesOfRow = 4000;   // 64 MB of weights
+constexpr std::string_view kUnread = "unread";  // by other ranks
 
 /// Writes the members of all lists of a group: fill(draft, is_root) writes what each does. The root of a kind that has
 /// one is a list's first, in a role of its own where it does something else than the others.
@@ -178,6 +181,28 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
   });
 }
 
+std::vector<std::vector<double>> rewriting_times(const Program& probe, const Timeline& timeline) {
+  std::vector<std::vector<double>> seconds(timeline.ranks.size());
+  for (const Role& role : probe.roles) {
+    const auto is_unread = [&](std::uint32_t tensor) { return role.tensors[tensor].name.starts_with(kUnread); };
+    for (const std::uint32_t rank : role.ranks) {
+      const RankTimeline& times = timeline.ranks[rank];
+      std::vector<double> written_s(role.tensors.size());  // the last time, how long it took
+      std::optional<double> unread_s;
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (is_computed(role.kind[i]))
+          for (const std::uint32_t tensor : role.writes(i)) {
+            written_s[tensor] = times.end_s[i] - times.start_s[i];
+            if (is_unread(tensor)) unread_s = written_s[tensor];
+          }
+        if (role.kind[i] == InstructionKind::collective && unread_s)
+          seconds[rank].push_back(written_s[role.reads(i)[0]] - *unread_s);
+      }
+    }
+  }
+  return seconds;
+}
+
 std::optional<double> core_share(const Program& probe, const Timeline& timeline) {
   struct Begun {
     double seconds, inside_s;  // in all, and while the transfer ran
@@ -312,6 +337,24 @@ BetweenTransfers between_transfers(const Program& program) {
   return between;
 }
 
+std::optional<double> until_rewritten(const Program& program, CollectiveKind kind) {
+  std::map<double, double> given;  // bytes by how many are moved until they are rewritten
+  double sum = 0;
+  for (const Role& role : program.roles) {
+    const std::vector<std::optional<double>> until = bytes_until_rewritten(program, role);
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (until[i] && role.collective[i] == kind) {
+        const auto bytes = static_cast<double>(program.transfer_bytes(role, i));
+        given[*until[i]] += bytes;
+        sum += bytes;
+      }
+  }
+  double so_far = 0;
+  for (const auto& [until, bytes] : given)
+    if ((so_far += bytes) >= sum / 2) return until;
+  return std::nullopt;
+}
+
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
                        bool rendezvous) {
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
@@ -322,36 +365,75 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
   });
 }
 
+namespace {
+
+constexpr double kMostTurns = 16;
+
+/// The operands of one of a probe's transfers.
+struct GivenInTurn {
+  std::vector<std::uint32_t> reads, writes;
+};
+/// Of so many that follow each other. What they give is in `turns` buffers, what they get in one, unless a part of it is
+/// what they give.
+std::vector<GivenInTurn> given_in_turn(Draft& draft, const TransferQuestion& question, std::uint32_t axes, bool is_root,
+                                       std::uint32_t turns) {
+  const CollectiveOperands operands = operands_of(question.collective, is_root);
+  const auto buffers = [&](Moved moved, std::string_view name) {
+    std::vector<std::uint32_t> tensors;
+    if (moved != Moved::nothing)
+      tensors.push_back(draft.role.add_tensor(fmt::format("{}{}", name, draft.role.tensors.size()),
+                                              collective_spec(question, moved), TensorClass::communication, true,
+                                              {Initial::Kind::constant, 0}));
+    return tensors;
+  };
+  const bool is_in_result = question.own_in_place && operands.reads == Moved::array && operands.writes == Moved::parts;
+  std::vector<GivenInTurn> in_turn(turns);
+  for (std::uint32_t t = 0; t < turns; ++t) {
+    auto& [reads, writes] = in_turn[t];
+    if (!operands.in_place) writes = t > 0 && !is_in_result ? in_turn[0].writes : buffers(operands.writes, "result");
+    if (is_in_result) {
+      check_internal(std::has_single_bit(axes), "a member's own part by several axes");
+      reads = {draft.role.add_own_view(fmt::format("own{}", t), collective_spec(question, operands.reads), writes.at(0),
+                                       static_cast<std::uint32_t>(std::countr_zero(axes)))};
+    } else {
+      reads = buffers(operands.reads, "buffer");
+    }
+    if (operands.in_place) writes = reads;
+  }
+  return in_turn;
+}
+
+}  // namespace
+
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
                        const Mesh& mesh, std::uint32_t axes) {
+  std::uint32_t turns = 1;
+  if (between.bytes_until_rewritten) {
+    const double transfers =
+        *between.bytes_until_rewritten / std::max({between.bytes, static_cast<double>(question.bytes), 1.0});
+    turns = std::bit_floor(static_cast<std::uint32_t>(std::clamp(transfers, 1.0, kMostTurns)));
+    repeats = (repeats + turns - 1) / turns * turns;
+  }
   return collective_probe(question, mesh, axes, [&](Draft& draft, bool is_root) {
-    const CollectiveOperands operands = operands_of(question.collective, is_root);
-    const Linear before = layer_of(draft, between.bytes - between.bytes_since_written);
+    const std::vector<GivenInTurn> in_turn = given_in_turn(draft, question, axes, is_root, turns);
+    const std::vector<std::uint32_t>& given = in_turn[0].reads;
+    const std::uint32_t source =
+        given.empty() ? kNone : add_constant(draft, "source", draft.role.tensors[given[0]].spec, 1);
+    std::vector<std::uint32_t> unread;
+    for (std::uint32_t t = 0; t < turns && between.bytes_until_rewritten && !given.empty(); ++t)
+      unread.push_back(add_constant(draft, fmt::format("{}{}", kUnread, t), draft.role.tensors[source].spec, 0));
+    const double by_unread = unread.empty() ? 0 : 2.0 * static_cast<double>(draft.role.tensors[source].spec.bytes());
+    const Linear before = layer_of(draft, between.bytes - between.bytes_since_written - by_unread);
     const std::optional<Linear> after = between.bytes_since_written > 0
                                             ? std::optional<Linear>(layer_of(draft, between.bytes_since_written))
                                             : std::nullopt;
-    const auto buffers = [&](Moved moved, const std::string& name) {
-      std::vector<std::uint32_t> tensors;
-      if (moved != Moved::nothing)
-        tensors.push_back(draft.role.add_tensor(name, collective_spec(question, moved), TensorClass::communication,
-                                                true, {Initial::Kind::constant, 0}));
-      return tensors;
-    };
-    std::vector<std::uint32_t> result, own;
-    if (!operands.in_place) result = buffers(operands.writes, "result");
-    if (question.own_in_place && operands.reads == Moved::array && operands.writes == Moved::parts) {
-      check_internal(std::has_single_bit(axes), "a member's own part by several axes");
-      own.push_back(draft.role.add_own_view("own", collective_spec(question, operands.reads), result.at(0),
-                                            static_cast<std::uint32_t>(std::countr_zero(axes))));
-    }
-    const std::vector<std::uint32_t> reads = own.empty() ? buffers(operands.reads, "buffer") : own;
-    const std::vector<std::uint32_t> writes = operands.in_place ? reads : result;
-    const std::uint32_t source =
-        reads.empty() ? kNone : add_constant(draft, "source", draft.role.tensors[reads[0]].spec, 1);
     for (std::uint32_t k = 0; k < repeats; ++k) {
+      const auto& [reads, writes] = in_turn[k % turns];
       before.compute(draft, 1);
       if (!after) add_other_code(draft, between.kinds);
+      if (!unread.empty() && k % 2 == 0) draft.scaled_copy(source, unread[k % turns], 1, kNone);
       if (!reads.empty()) draft.scaled_copy(source, reads[0], 1, kNone);
+      if (!unread.empty() && k % 2 == 1) draft.scaled_copy(source, unread[k % turns], 1, kNone);
       if (after) {
         after->compute(draft, 1);
         add_other_code(draft, between.kinds);

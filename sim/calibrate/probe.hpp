@@ -35,13 +35,20 @@ struct BetweenTransfers {
   /// Of these bytes those that are moved after what a collective gives has been written, on average: a gradient that is
   /// summed at once is still in a cache, a large bucket's first ones were computed long ago.
   double bytes_since_written = 0;
+  /// Where others read what a rank gives where it lies (TransferEngine::receiver): the bytes that are moved until that is
+  /// written again (rewritten.hpp), of the collectives of the question's kind the median by bytes; else nothing.
+  std::optional<double> bytes_until_rewritten = {};
 };
 /// A program's: the bytes, and which of the layers that probes have (convolutions, batch norms, ReLU, pools, softmax) it
 /// has; of an imported model all, since its bodies are of many kernels.
 BetweenTransfers between_transfers(const Program& program);
+/// BetweenTransfers::bytes_until_rewritten; nothing where the program has no such collectives.
+std::optional<double> until_rewritten(const Program& program, CollectiveKind kind);
 
 /// `bytes` of the question are rounded up to whole f32 elements. What is computed before each transfer reads about what
 /// the step's ops move, up to 38 MB, which is more than caches hold; then small layers of the step's kinds are played.
+/// Where others read it, as many buffers are given in turn, up to 16, as it takes for each to be written again after as
+/// many bytes as in the step; and beside each another one is written that nobody else reads (rewriting_times).
 /// `rendezvous`: of four point-to-point repeats the first two are expected, the others aren't (sim::Rendezvous).
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
                        bool rendezvous);
@@ -64,6 +71,11 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
 /// the operands come from memory, as in a step. And a linear layer of one row, forward and backward, whose weight no
 /// cache holds. All in the model's dtype, on `ranks` ranks at once.
 Program memory_probe(const Model& model, std::uint32_t ranks = 1);
+
+/// What a step of a probe with `bytes_until_rewritten` says, by rank, for each of its collectives that reads something:
+/// seconds that writing it took longer than writing as much that no other rank has read. The others' caches hold it
+/// since, and must be told, line by line. Noise may make it negative. Nothing of other probes.
+std::vector<std::vector<double>> rewriting_times(const Program& probe, const Timeline& timeline);
 
 /// What a step of the overlap probe says: the share of the cores' time that compute lost while a transfer ran, 0…1.
 /// nullopt when the transfers were over before one compute's time.

@@ -290,6 +290,13 @@ void collect_transfers(const CalibrationTask& task, std::span<const Timeline> st
       }
     }
     if (first_only) samples.link.transfers.insert(samples.link.transfers.end(), first_s.begin(), first_s.end());
+    if (task.question.kind == InstructionKind::collective) {
+      const std::vector<std::vector<double>> rewritings = rewriting_times(task.program, step);
+      samples.link.rewritings.resize(rewritings.size());
+      for (std::size_t rank = 0; rank < rewritings.size(); ++rank)
+        samples.link.rewritings[rank].insert(samples.link.rewritings[rank].end(), rewritings[rank].begin(),
+                                             rewritings[rank].end());
+    }
   }
   // Ranks that share a device wait for each other, and that is not late.
   if (task.shares_devices()) return;
@@ -307,6 +314,13 @@ void add_how_the_machine_is(const CalibrationSamples& samples, const Calibration
 }
 
 }  // namespace
+
+double rewriting_s(const LinkSamples& link) {
+  double sum_s = 0;
+  for (const std::vector<double>& of_rank : link.rewritings)
+    if (!of_rank.empty()) sum_s += std::max(0.0, middle_of(of_rank));
+  return link.rewritings.empty() ? 0 : sum_s / static_cast<double>(link.rewritings.size());
+}
 
 CalibrationSamples samples_of(const CalibrationTask& task, std::span<const Timeline> steps) {
   CalibrationSamples samples;
@@ -378,8 +392,9 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile
   }
   if (!samples.core_shares.empty()) profile.add_core_share(task.world, mean_of(samples.core_shares));
   const auto add_link = [&](const LinkKey& key, const LinkSamples& link) {
-    profile.add_link(key, task.question.bytes, link.transfers,
-                     {mean_of(link.send_overheads), mean_of(link.recv_overheads), mean_of(link.engaged)});
+    profile.add_link(
+        key, task.question.bytes, link.transfers,
+        {mean_of(link.send_overheads), mean_of(link.recv_overheads), mean_of(link.engaged), rewriting_s(link)});
   };
   const LinkKey key = link_key(task.world, task.question);
   // On a busy machine it may be that no receiver was first.

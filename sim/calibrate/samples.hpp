@@ -26,7 +26,10 @@ namespace sim {
 /// Seconds: from ready to done, the overheads of posting a send or collective, and a recv, and TransferCost::engaged_s.
 struct LinkSamples {
   std::vector<double> transfers, send_overheads, recv_overheads, engaged;
+  std::vector<std::vector<double>> rewritings;  // rewriting_times, by rank: noise may be negative
 };
+/// TransferCost::rewriting_s: the ranks' medians, their mean.
+double rewriting_s(const LinkSamples& link);
 
 /// What one visit shows; times in seconds.
 struct CalibrationSamples {

@@ -53,6 +53,7 @@ void SpeedModel::add(const CalibrationTask& task, const CalibrationSamples& samp
   if (*kind == Class::transfers) {
     if (samples.link.transfers.empty()) return;
     visit.seconds = mean_of(samples.link.transfers);
+    visit.rewriting_s = rewriting_s(samples.link);
   } else {
     const std::optional<double> seconds = seconds_of(task, samples);
     if (!seconds) return;
@@ -132,6 +133,26 @@ SpeedModel::Slopes SpeedModel::slopes_of(Class kind) const {
   return slopes;
 }
 
+double SpeedModel::slope_of_rewriting(const CalibrationTask& task) const {
+  constexpr double kUnsure_s = 5e-9;  // of a probe
+  const auto found = visits_[static_cast<std::size_t>(Class::transfers)].find(task.id);
+  if (found == visits_[static_cast<std::size_t>(Class::transfers)].end()) return 0;
+  std::vector<double> trips_s, rewritings_s;
+  for (const Visit& visit : found->second)
+    if (visit.speed.core_to_core_s > 0) {
+      trips_s.push_back(visit.speed.core_to_core_s);
+      rewritings_s.push_back(visit.rewriting_s);
+    }
+  if (trips_s.empty()) return 0;
+  const double mean_trip_s = mean_of(trips_s), mean_rewriting_s = mean_of(rewritings_s);
+  double product = 0, square = kUnsure_s * kUnsure_s;
+  for (std::size_t v = 0; v < trips_s.size(); ++v) {
+    product += (trips_s[v] - mean_trip_s) * (rewritings_s[v] - mean_rewriting_s);
+    square += std::pow(trips_s[v] - mean_trip_s, 2);
+  }
+  return product / square;
+}
+
 double SpeedModel::factor(Class kind, const Shares& shares, const MachineSpeed& speed) const {
   constexpr double kLeast = 0.3;  // an interrupted probe mustn't turn times negative
   const auto c = static_cast<std::size_t>(kind);
@@ -152,6 +173,13 @@ CalibrationSamples SpeedModel::moved(const CalibrationSamples& samples, const Ca
       for (std::vector<double>* times :
            {&link->transfers, &link->send_overheads, &link->recv_overheads, &link->engaged})
         scale(*times, {});
+    const double from_s = samples.speed->core_to_core_s,
+                 to_s = (to ? *to : reference_[static_cast<std::size_t>(*kind)]).core_to_core_s;
+    if (from_s > 0 && to_s > 0) {
+      const double longer_s = slope_of_rewriting(task) * (to_s - from_s);
+      for (std::vector<double>& of_rank : result.link.rewritings)
+        for (double& seconds : of_rank) seconds += longer_s;
+    }
     return result;
   }
   for (const Work& work : task.program.works)

@@ -15,6 +15,9 @@
 //
 // x is how much longer than on average the probes beside the visit took, the shares are the ops' by the data
 // sheet's roofline: memory that is slower slows down what reads memory; d is of transfers and of ops of several threads.
+// Next to nothing is left of a transfer's rewriting (TransferCost::rewriting_s) where cores share a cache: it follows a
+// straight line of its own, seconds by the seconds of a round trip between the cores.
+//
 // m, c and d are fitted to all visits of calibration tasks, never to a step that is forecast, for ops of one rank at a
 // time, of several at once, and for transfers. A probe only sees the moments before and after a visit: the slopes are
 // smaller where the machine changes within it, and 0 where the probes say nothing; visits whose two probes differ count
@@ -60,6 +63,7 @@ class SpeedModel {
   struct Visit {
     MachineSpeed speed;
     double seconds = 0;
+    double rewriting_s = 0;
     Shares shares;
   };
   /// By what the probes of one class see: memory, compute, the way between cores.
@@ -71,6 +75,9 @@ class SpeedModel {
   static Eigen::Vector3d excess_of(Class kind, const Shares& shares, const MachineSpeed& speed,
                                    const MachineSpeed& reference);
   [[nodiscard]] Slopes slopes_of(Class kind) const;
+  /// By how much the rewritings of a transfer's operand take longer, for each second that a round trip between the cores
+  /// does.
+  [[nodiscard]] double slope_of_rewriting(const CalibrationTask& task) const;
   [[nodiscard]] double factor(Class kind, const Shares& shares, const MachineSpeed& speed) const;
 
   std::array<std::map<std::string, std::vector<Visit>>, kClasses> visits_;  // by task

@@ -51,13 +51,17 @@ std::vector<TransferQuestion> questions_of(const Job& job) {
   return questions.asked;
 }
 
-/// The bytes up to a power of two, so that jobs of the same kinds of layers, which move about as much between their
-/// transfers, share a probe.
-BetweenTransfers rounded_between(const Program& program) {
+/// A power of two.
+double rounded(double bytes) {
   constexpr double kLeast = 16 << 10, kMost = 64 << 20;  // what a probe can tell apart
-  constexpr double kLeastSinceWritten = 1e5;             // fewer are in a core's own caches with what was written
+  return std::exp2(std::round(std::log2(std::clamp(bytes, kLeast, kMost))));
+}
+
+/// With rounded bytes, so that jobs of the same kinds of layers, which move about as much between their transfers, share
+/// a probe.
+BetweenTransfers rounded_between(const Program& program) {
+  constexpr double kLeastSinceWritten = 1e5;  // fewer are in a core's own caches with what was written
   BetweenTransfers between = between_transfers(program);
-  const auto rounded = [&](double bytes) { return std::exp2(std::round(std::log2(std::clamp(bytes, kLeast, kMost)))); };
   between.bytes = rounded(between.bytes);
   double& since_written = between.bytes_since_written;
   since_written = since_written < kLeastSinceWritten ? 0 : std::min(rounded(since_written), between.bytes);
@@ -179,7 +183,7 @@ std::optional<Seats> seats_of(const TransferQuestion& question, const Job& job) 
 }
 
 void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
-  const BetweenTransfers between = rounded_between(job.program);
+  BetweenTransfers between = rounded_between(job.program);
   std::map<TransferQuestion, std::map<std::int64_t, bool>> sizes;  // by question but for its bytes: own?
   for (const TransferQuestion& question : questions_of(job)) {
     TransferQuestion of_no_size = question;
@@ -193,20 +197,28 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
   for (const auto& [question, of_kind] : sizes) {
     const std::optional<Seats> seats = seats_of(question, job);
     if (!question.spread.empty() && !seats) continue;  // the data sheet's
+    std::optional<double> until;
+    if (question.kind == InstructionKind::collective && job.cluster.link().engine == TransferEngine::receiver)
+      until = until_rewritten(job.program, question.collective);
     for (const auto& [bytes, own] : of_kind) {
       CalibrationTask task{.kind = Kind::transfers, .world = job.world, .cluster = job.cluster, .question = question};
       task.question.bytes = bytes;
-      const std::string since_written = between.bytes_since_written > 0 ? fmt::format(", {:.0f} since it was written,",
-                                                                                      between.bytes_since_written / 1e3)
-                                                                        : "";
+      between.bytes_until_rewritten.reset();
+      if (until && bytes <= kLargestTransfer) between.bytes_until_rewritten = rounded(*until);  // caches hold no more
+      std::string when = between.bytes_since_written > 0
+                             ? fmt::format(", {:.0f} since it was written", between.bytes_since_written / 1e3)
+                             : "";
+      if (between.bytes_until_rewritten)
+        when += fmt::format(", {:.0f} until it is again", *between.bytes_until_rewritten / 1e3);
       const std::uint32_t repeats = bytes <= kSmallTransfer ? kProbeRepeatsOfSmall : kProbeRepeats;
-      task.label = fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB{}{} before each", job.world,
-                               link_key(job.world, question).kind, bytes, question.members,
-                               (question.devices.empty() ? "" : " on cores " + question.devices) +
-                                   (question.own_in_place ? " whose own is in place" : "") +
-                                   (seats ? " over " + job.cluster.levels.back().name : ""),
-                               between.bytes / 1e3, since_written,
-                               between.kinds.empty() ? "" : fmt::format(" and {}", fmt::join(between.kinds, ", ")));
+      task.label =
+          fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB{} before each{}", job.world,
+                      link_key(job.world, question).kind, bytes, question.members,
+                      (question.devices.empty() ? "" : " on cores " + question.devices) +
+                          (question.own_in_place ? " whose own is in place" : "") +
+                          (seats ? " over " + job.cluster.levels.back().name : ""),
+                      between.bytes / 1e3,
+                      between.kinds.empty() ? "" : fmt::format(" and {}", fmt::join(between.kinds, ", ")), when);
       if (question.devices.empty() || seats) {
         task.program = transfer_probe(task.question, repeats, between, task.has_unexpected());
         if (seats) task.program = on_ranks(std::move(task.program), seats->mesh, seats->axes);

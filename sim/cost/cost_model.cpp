@@ -8,6 +8,7 @@
 
 #include "sim/error.hpp"
 #include "sim/program/by_kind.hpp"
+#include "sim/program/rewritten.hpp"
 #include "sim/program/transfers.hpp"
 
 namespace sim {
@@ -125,6 +126,15 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
     }
     costs.transfer_counts[entry->second] += matching.times[transfer];
     costs.transfer_of[transfer] = entry->second;
+  }
+  if (std::ranges::none_of(costs.transfers, [](const TransferCost& cost) { return cost.rewriting_s > 0; })) return;
+  costs.rewritten.resize(posts.size());
+  std::vector<std::vector<std::optional<double>>> until;  // by role
+  for (const Role& role : program.roles) until.push_back(bytes_until_rewritten(program, role));
+  for (std::uint32_t player = 0; player < places.size(); ++player) {
+    const Role& role = program.roles[places[player].role];
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (until[places[player].role][i]) costs.rewritten[matching.transfer(places[player], player, role, i)] = true;
   }
 }
 

@@ -78,6 +78,10 @@ struct TransferCost {
   /// How long, from the post of a collective whose members share cores, a member's core is busy with it before the
   /// others have posted, too (the transport's threads begin). A member that posts last does that in latency_s.
   double engaged_s = 0;
+  /// What a member's core takes longer, once for each collective, to write again what others have read where it lies
+  /// (TransferEngine::receiver): their caches hold it since, and are told line by line. It is charged where the
+  /// collective is posted, since what a rank gives has mostly been written right before.
+  double rewriting_s = 0;
   Rendezvous rendezvous;       // with it, the above is of an expected message
   double jitter = 0;           // standard deviation of one execution / its mean
   double novelty = 0, sd = 0;  // of latency_s + wire_s, as in Knowledge
@@ -153,15 +157,18 @@ struct Costs {
   std::vector<std::string> transfer_names;  // like transfers: "broadcast among 2"
   std::vector<std::uint32_t> transfer_of;   // [transfer of a TransferMatching] → transfers
   std::vector<double> transfer_counts;      // like transfers: how many of all ranks' are such
-  double launch_s = 0;                      // of devices of the first kind
-  std::vector<double> launch_of_kind;       // [Cluster::kind], where there are several; else empty
-  std::vector<double> issue_s;              // [work]: host time of an asynchronous device, or empty: launch_s each
-  double gap_s = 0;                         // CostModel::gap_s
-  std::vector<Knowledge> knowledge;         // [work]
-  std::vector<double> workspace_bytes;      // [work]
-  std::vector<double> jitter;               // [work], or empty: none
-  double rank_jitter = 0;                   // of a rank's whole step
-  double common_sd = 0;                     // CostModel::common_sd
+  /// [transfer of a TransferMatching]: whether it takes TransferCost::rewriting_s: what is given is written before it is
+  /// given again (rewritten.hpp). Empty: none does.
+  std::vector<bool> rewritten;
+  double launch_s = 0;                  // of devices of the first kind
+  std::vector<double> launch_of_kind;   // [Cluster::kind], where there are several; else empty
+  std::vector<double> issue_s;          // [work]: host time of an asynchronous device, or empty: launch_s each
+  double gap_s = 0;                     // CostModel::gap_s
+  std::vector<Knowledge> knowledge;     // [work]
+  std::vector<double> workspace_bytes;  // [work]
+  std::vector<double> jitter;           // [work], or empty: none
+  double rank_jitter = 0;               // of a rank's whole step
+  double common_sd = 0;                 // CostModel::common_sd
 
   [[nodiscard]] double launch_of(std::uint32_t kind) const {
     return launch_of_kind.empty() ? launch_s : launch_of_kind.at(kind);

@@ -214,6 +214,7 @@ std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster&
                     .recv_overhead_s = least.posts.recv_overhead_s,
                     .core_share = profile.core_share(cluster.world).value_or(cluster.link().core_share),
                     .engaged_s = time->posts.engaged_s,
+                    .rewriting_s = time->posts.rewriting_s,
                     .jitter = time->jitter};
   if (link.kind != "send") return cost;
   const std::optional<Statistic> note = profile.link({link.world, "note", link.members}, 0);

@@ -154,6 +154,7 @@ class ProfileFile {
         row["post_s"] = number(measured.posts.send_overhead_s);
         row["recv_post_s"] = number(measured.posts.recv_overhead_s);
         if (measured.posts.engaged_s > 0) row["engaged_s"] = number(measured.posts.engaged_s);
+        if (measured.posts.rewriting_s > 0) row["rewriting_s"] = number(measured.posts.rewriting_s);
         if (!key.devices.empty()) row["devices"] = key.devices;
         if (!key.spread.empty()) row["spread"] = key.spread;
         if (key.own_in_place) row["own_in_place"] = true;
@@ -238,6 +239,7 @@ class ProfileFile {
       if (row.has("post_s")) measured.posts.send_overhead_s = time_of(row, "post_s");
       if (row.has("recv_post_s")) measured.posts.recv_overhead_s = time_of(row, "recv_post_s");
       if (row.has("engaged_s")) measured.posts.engaged_s = time_of(row, "engaged_s");
+      if (row.has("rewriting_s")) measured.posts.rewriting_s = time_of(row, "rewriting_s");
       if (!profile.links_[key].sizes.emplace(bytes, measured).second)
         throw ConfigError("{}: {} {} with members={} bytes={}{} is there twice", row.where(), key.world, key.kind,
                           key.members, bytes,

@@ -88,6 +88,7 @@ void LinkTimes::add(std::int64_t bytes, std::span<const double> samples_s, const
   known.send_overhead_s += share * (posts.send_overhead_s - known.send_overhead_s);
   known.recv_overhead_s += share * (posts.recv_overhead_s - known.recv_overhead_s);
   known.engaged_s += share * (posts.engaged_s - known.engaged_s);
+  known.rewriting_s += share * (posts.rewriting_s - known.rewriting_s);
 }
 
 std::optional<TransferTime> LinkTimes::at(std::int64_t bytes) const {
@@ -115,7 +116,8 @@ std::optional<TransferTime> LinkTimes::at(std::int64_t bytes) const {
                       high.time.jitter(),
                       {value(low.posts.send_overhead_s, high.posts.send_overhead_s, least.send_overhead_s),
                        value(low.posts.recv_overhead_s, high.posts.recv_overhead_s, least.recv_overhead_s),
-                       value(low.posts.engaged_s, high.posts.engaged_s, least.engaged_s)}};
+                       value(low.posts.engaged_s, high.posts.engaged_s, least.engaged_s),
+                       value(low.posts.rewriting_s, high.posts.rewriting_s, least.rewriting_s)}};
 }
 
 LinkTimes LinkTimes::monotone() const {

@@ -81,7 +81,8 @@ Interruptions without_interruptions(std::span<double> samples_s);
 /// Host time until the thread that posts a transfer goes on: of a send or collective, and of a recv.
 struct PostTimes {
   double send_overhead_s = 0, recv_overhead_s = 0;
-  double engaged_s = 0;  // TransferCost::engaged_s; 0 where nobody shares a core
+  double engaged_s = 0;    // TransferCost::engaged_s; 0 where nobody shares a core
+  double rewriting_s = 0;  // TransferCost::rewriting_s; 0 where nobody reads another's memory
 };
 
 /// A transfer's time: a part that doesn't depend on the size, and the rest.

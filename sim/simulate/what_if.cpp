@@ -64,7 +64,8 @@ Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster,
       result.work_s[work * costs.busy_levels + level] *= factor;
   }
   for (TransferCost& transfer : result.transfers) {
-    for (double* latency_s : {&transfer.latency_s, &transfer.rendezvous.latency_s, &transfer.rendezvous.delivery_s})
+    for (double* latency_s :
+         {&transfer.latency_s, &transfer.rendezvous.latency_s, &transfer.rendezvous.delivery_s, &transfer.rewriting_s})
       *latency_s *= scale.latency;
     for (double* wire_s : {&transfer.wire_s, &transfer.rendezvous.wire_s}) *wire_s /= scale.bandwidth;
     for (double* host_s : {&transfer.send_overhead_s, &transfer.recv_overhead_s, &transfer.rendezvous.send_overhead_s,

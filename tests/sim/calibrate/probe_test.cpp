@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "sim/calibrate/alone.hpp"
 #include "sim/cost/profile.hpp"
@@ -38,6 +39,8 @@ TEST(Probes, AreReadFromTheirTexts) {
   for (const Program& probe :
        {overlap_probe(kQuestion, 2, 3), notification_probe(lower(model, parse_strategy("pipeline,pp=2", model)), 1),
         memory_probe(load_model("toy_mlp")), transfer_probe(kQuestion, 4, {1e6}, false),
+        transfer_probe({InstructionKind::collective, CollectiveKind::all_gather, 4096, 2, {}, {}, true}, 4,
+                       {.bytes = 1e6, .bytes_until_rewritten = 2e6}, false),
         transfer_probe({InstructionKind::send, {}, 4096, 2}, 4, {1e6, {"conv2d", "relu", "softmax"}}, true)})
     EXPECT_EQ(to_text(program_from_text(to_text(probe))), to_text(probe)) << probe.strategy;
 }
@@ -134,6 +137,52 @@ TEST(TransferProbe, ComputesAfterWritingWhatTheStepDoes) {
   EXPECT_NEAR(played[0] / 8e6, 1, 0.03);
   EXPECT_EQ(played[1], 0);
   EXPECT_NEAR(played[2] / 2e6, 1, 0.05);
+}
+
+/// What others read where it lies is written again after as much as in the step; and so is as much that nobody reads.
+TEST(TransferProbe, WritesAgainAfterWhatTheStepDoes) {
+  constexpr double kBytes = 4e6;
+  const Cluster cluster = plain_cluster(2);
+  for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::broadcast})
+    for (const bool in_place : {false, true})
+      for (const auto& [until, expected] :
+           {std::pair(0.0, 1U), {2 * kBytes, 2U}, {9 * kBytes, 8U}, {1e3 * kBytes, 16U}}) {
+        if (in_place && kind != CollectiveKind::all_gather) continue;
+        SCOPED_TRACE(fmt::format("{} {} {}", to_string(kind), in_place, until));
+        TransferQuestion question{InstructionKind::collective, kind, 1 << 18, 2};
+        question.own_in_place = in_place;
+        const Program probe = transfer_probe(question, 4, {.bytes = kBytes, .bytes_until_rewritten = until}, false);
+        const Role& role = probe.roles[0];
+        std::vector<std::uint32_t> given;
+        for (std::uint32_t i = 0; i < role.size(); ++i)
+          if (role.kind[i] == InstructionKind::collective) given.push_back(role.reads(i)[0]);
+        ASSERT_EQ(given.size() % expected, 0U);
+        EXPECT_GE(given.size(), 4U);
+        EXPECT_EQ(std::set(given.begin(), given.end()).size(), expected);
+        for (std::size_t k = expected; k < given.size(); ++k) EXPECT_EQ(given[k], given[k - expected]);
+
+        // A copy into what is given that takes 5 us longer than one that nobody reads.
+        Timeline timeline;
+        timeline.ranks.resize(2);
+        for (RankTimeline& times : timeline.ranks) times.start_s = times.end_s = std::vector<double>(1000);
+        for (const Role& of : probe.roles)
+          for (std::uint32_t i = 0; i < of.size(); ++i)
+            if (is_computed(of.kind[i]) && probe.works[of.work[i]].op.kind->name == "scaled_copy")
+              for (const std::uint32_t rank : of.ranks)
+                timeline.ranks[rank].end_s[i] =
+                    std::ranges::find(given, of.writes(i)[0]) == given.end() ? 20e-6 : 25e-6;
+        const std::vector<std::vector<double>> times = rewriting_times(probe, timeline);
+        EXPECT_EQ(times.size(), 2U);
+        for (const std::vector<double>& of_rank : times) {
+          EXPECT_EQ(of_rank.size(), given.size());
+          for (const double seconds : of_rank) EXPECT_NEAR(seconds, 5e-6, 1e-12);
+        }
+      }
+  const Program unread = transfer_probe(kQuestion, 4, {kBytes}, false);
+  RankTimeline any;
+  any.start_s = any.end_s = std::vector<double>(1000);
+  for (const std::vector<double>& of_rank : rewriting_times(unread, Timeline{.ranks = {any, any}}))
+    EXPECT_TRUE(of_rank.empty());
 }
 
 /// `fitted` knows the machine's memory from the probe alone: parameters larger than any that it holds.

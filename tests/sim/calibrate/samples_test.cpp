@@ -1,6 +1,7 @@
 #include "sim/calibrate/samples.hpp"
 
 #include <numeric>
+#include <set>
 
 #include "sim/calibrate/probe.hpp"
 #include "sim/cost/profile.hpp"
@@ -205,6 +206,32 @@ TEST(CalibrationSamples, HaveTheOverheadsOfPosting) {
     EXPECT_NEAR(posts.send_overhead_s, 3e-6, 1e-12);
     EXPECT_NEAR(posts.recv_overhead_s, 3e-6, 1e-12);
   }
+}
+
+TEST(CalibrationSamples, HaveWhatWritingTakesThatOthersHaveRead) {
+  Job job = job_of("ddp");
+  job.cluster.levels[0].link.engine = TransferEngine::receiver;
+  job.cluster.levels[0].link.transport = Transport::none;
+  int links = 0;
+  for (const CalibrationTask& task : calibration_tasks({job})) {
+    if (task.kind != Kind::transfers) continue;
+    ++links;
+    std::vector<Timeline> steps = visit(task, {1, 1, 1});
+    const Role& role = task.program.roles[0];
+    std::set<std::uint32_t> given;
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (role.kind[i] == InstructionKind::collective) given.insert(role.reads(i)[0]);
+    for (std::size_t s = 0; s < steps.size(); ++s)  // 4 us longer, and in one step much longer
+      for (RankTimeline& times : steps[s].ranks)
+        for (std::uint32_t i = 0; i < role.size(); ++i)
+          if (is_computed(role.kind[i]) && given.contains(role.writes(i)[0])) times.end_s[i] += s == 0 ? 9e-4 : 4e-6;
+    Profile profile("core");
+    add(samples_of(task, steps), task, profile);
+    const LinkKey key = link_key("gloo", task.question);
+    EXPECT_NEAR(profile.transfer(key, task.question.bytes)->posts.rewriting_s, 4e-6, 1e-12);
+    EXPECT_NEAR(transfer_cost(profile, task.cluster, key, task.question.bytes)->rewriting_s, 4e-6, 1e-12);
+  }
+  EXPECT_EQ(links, 2) << "the gradients' sum, and the smallest";
 }
 
 /// Every time of a visit that begins late, as where four ranks wait for two cores.

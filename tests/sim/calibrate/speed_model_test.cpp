@@ -132,6 +132,34 @@ TEST_F(SpeedModelTest, TransfersMoveWithTheWayBetweenCoresAndOpsDont) {
   EXPECT_EQ(model.moved(ops, task, apart(ops, false).speed).works, ops.works);
 }
 
+// 0.3 MB: 0.1 us longer where the cores share a cache, 110 where the host keeps them apart.
+TEST_F(SpeedModelTest, RewritingsMoveByWhatARoundTripTakesLonger) {
+  CalibrationTask transfer = task;
+  transfer.kind = CalibrationTask::Kind::transfers;
+  const auto sent = [](double trip_s) {
+    CalibrationSamples samples;
+    samples.link.transfers = {1e-5};
+    samples.link.rewritings.assign(2, {0.1e-6 + 250 * (trip_s - 120e-9)});
+    samples.speed = slower_by(0, 0);
+    samples.speed->core_to_core_s = trip_s;
+    return samples;
+  };
+  SpeedModel model;
+  for (int i = 0; i < 9; ++i) model.add(transfer, sent(i % 3 == 0 ? 560e-9 : 120e-9));
+  model.fit();
+  const auto moved = [&](double from_s, double to_s) {
+    return rewriting_s(model.moved(sent(from_s), transfer, sent(to_s).speed).link);
+  };
+  for (const auto& [from_s, to_s] : {std::pair(120e-9, 560e-9), {560e-9, 120e-9}, {340e-9, 560e-9}})
+    EXPECT_NEAR(moved(from_s, to_s), rewriting_s(sent(to_s).link), 1e-6) << from_s << " " << to_s;
+  CalibrationTask unknown = transfer;  // no visit of it
+  unknown.id = "unknown";
+  EXPECT_EQ(model.moved(sent(120e-9), unknown, sent(560e-9).speed).link.rewritings, sent(120e-9).link.rewritings);
+  CalibrationSamples without = sent(120e-9);
+  without.speed->core_to_core_s = 0;
+  EXPECT_EQ(model.moved(without, transfer, sent(560e-9).speed).link.rewritings, without.link.rewritings);
+}
+
 // Sixteen linear layers by two threads of a rank: 8.0 ms, and 14.4 while the host keeps their cores apart.
 TEST_F(SpeedModelTest, OpsOfSeveralThreadsMoveWithTheWayBetweenCores) {
   task.program.set_threads(2);

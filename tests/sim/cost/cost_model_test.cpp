@@ -9,6 +9,7 @@
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/program/rewritten.hpp"
 #include "sim/program/transfers.hpp"
 #include "sim/simulate/simulate.hpp"
 
@@ -303,6 +304,42 @@ TEST(Price, AsksEveryQuestionOnce) {
   EXPECT_DOUBLE_EQ(cost_of(0, 1).wire_s, 64 / 4e9);
   EXPECT_DOUBLE_EQ(cost_of(0, 3).latency_s, 2 * 20e-6);
   EXPECT_EQ(cost_of(0, 4).latency_s, 0);
+}
+
+/// Of every list of a group.
+TEST(Price, TellsWhatIsWrittenAgain) {
+  class Rewriting final : public CostModel {
+   public:
+    explicit Rewriting(double seconds) : seconds_(seconds) {}
+    [[nodiscard]] ComputeCost compute(const Work& /*work*/) const override { return {{1e-6}}; }
+    [[nodiscard]] TransferCost transfer(const TransferQuestion& /*question*/) const override {
+      return {.wire_s = 1e-6, .rewriting_s = seconds_};
+    }
+    [[nodiscard]] double launch_s(std::uint32_t /*kind*/) const override { return 0; }
+
+   private:
+    double seconds_;
+  };
+  const Model net = load_model("vgg11,global_batch=8");
+  const Program program = lower(net, parse_strategy("dp=2,tp=2,zero=3", net));
+  const Cluster cluster = test_cluster("gloo", 4);
+  EXPECT_TRUE(costs_of(program, Rewriting(0), cluster).rewritten.empty());
+  const Costs costs = costs_of(program, Rewriting(1e-6), cluster);
+  const TransferMatching matching(program);
+  int kept = 0, rewritten = 0;
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    const Program::Place place = program.places()[rank];
+    const Role& role = program.roles[place.role];
+    const std::vector<std::optional<double>> bytes = bytes_until_rewritten(program, role);
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.kind[i] != InstructionKind::collective) continue;
+      ++(bytes[i] ? rewritten : kept);
+      EXPECT_EQ(costs.rewritten.at(matching.transfer(place, rank, role, i)), bytes[i].has_value())
+          << rank << ' ' << program.label(role, i);
+    }
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_GT(rewritten, kept);
 }
 
 TEST(Price, KnowsNodes) {

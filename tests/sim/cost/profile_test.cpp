@@ -29,7 +29,8 @@ Profile sample_profile() {
   profile.add_link(kGloo, 4096, std::vector{1e-4, 2e-4});
   profile.add_link(kGloo, 1 << 20, std::vector{1e-3, 1.1e-3}, {3e-5, 1e-5});
   profile.add_link({"gloo", "all_reduce", 2, "0 0, 1 1"}, 4096, std::vector{2e-4}, {3e-5, 0, 7e-5});
-  profile.add_link({.world = "gloo", .kind = "all_gather", .own_in_place = true}, 4096, std::vector{9e-5});
+  profile.add_link({.world = "gloo", .kind = "all_gather", .own_in_place = true}, 4096, std::vector{9e-5},
+                   {.rewriting_s = 2e-5});
   profile.add_launch(std::vector{1e-6, 1.2e-6});
   profile.add_core_share("gloo", 0.25);
   profile.add_process_bytes("gloo", std::vector{4e8, 3e8});

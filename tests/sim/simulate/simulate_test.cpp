@@ -73,6 +73,25 @@ TEST(Simulate, PostingKeepsTheThread) {
   EXPECT_DOUBLE_EQ(timeline.ranks[1].start_s[1], 0.125 + 0.25);
 }
 
+// Who gives what is written again pays for telling the others' caches, beside the post.
+TEST(Simulate, WhatOthersHaveReadTakesLongerToWrite) {
+  Sketch sketch(2);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    const std::uint32_t posted = sketch.all_reduce(rank, {.wire_s = 2, .send_overhead_s = 0.5, .rewriting_s = 0.25});
+    sketch.compute(rank, 1);
+    sketch.wait(rank, posted);
+  }
+  const auto start_s = [&](const std::vector<bool>& rewritten) {
+    sketch.costs.rewritten = rewritten;
+    const double seconds = sketch.run().ranks[1].start_s[1];
+    EXPECT_DOUBLE_EQ(simulate(sketch.program, as_fluid(sketch.costs), plain_cluster(2)).ranks[1].start_s[1], seconds);
+    return seconds;
+  };
+  EXPECT_DOUBLE_EQ(start_s({true}), 0.75);
+  EXPECT_DOUBLE_EQ(start_s({false}), 0.5);
+  EXPECT_DOUBLE_EQ(start_s({}), 0.5);
+}
+
 TEST(Simulate, ACollectiveWaitsForTheLast) {
   Sketch sketch(3);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {

@@ -63,6 +63,7 @@ TEST(WhatIf, LaunchScalesPostsToo) {
   const Case given("convnet,global_batch=64", "model_parallel");
   Costs costs = given.costs;
   costs.transfers.at(0).send_overhead_s = 4e-5, costs.transfers[0].recv_overhead_s = 2e-5;
+  costs.transfers[0].rewriting_s = 2e-5;
   costs.transfers[0].rendezvous = {.notification_s = 6e-5, .latency_s = 3e-5, .send_overhead_s = 8e-5};
   const Costs result = scaled(costs, given.program, given.cluster, {.latency = 7, .launch = 0.5});
   EXPECT_DOUBLE_EQ(result.transfers[0].send_overhead_s, 2e-5);
@@ -70,6 +71,7 @@ TEST(WhatIf, LaunchScalesPostsToo) {
   EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.notification_s, 3e-5);
   EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.send_overhead_s, 4e-5);
   EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.latency_s, 21e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].rewriting_s, 14e-5) << "round trips between caches";
 }
 
 TEST(WhatIf, TwiceEverythingIsHalfTheTime) {
