@@ -41,7 +41,7 @@ class Analytic final : public CostModel {
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     // An accelerator's host is some core: no file says which.
     const Device& its_kind = cluster_.kind(work.kind);
-    const bool on_host = its_kind.asynchronous && work.op.kind->on_host;
+    const bool on_host = is_on_host(work, its_kind);
     const Device device = on_host ? load_device("cpu_core") : its_kind.times(threads_at_work(work));
     const std::vector<KernelTime> kernels = kernels_of(work, device);
     if (const std::optional<Arithmetic> needed = lacking(work, device)) {

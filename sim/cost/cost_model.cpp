@@ -145,6 +145,8 @@ Work measured_as(Work work, const Device& device) {
   return work;
 }
 
+bool is_on_host(const Work& work, const Device& device) { return device.asynchronous && work.op.kind->on_host; }
+
 // Ranks that copy by themselves share their devices in the simulator as it is.
 std::vector<std::string> devices_of_groups(const Program& program, const Cluster& cluster) {
   std::vector<std::string> devices(program.groups.size());
@@ -177,8 +179,7 @@ Costs costs_of(const Program& program, const CostModel& model, const Cluster& cl
   for (std::size_t work = 0; work < of_work.size(); ++work) {
     const ComputeCost& cost = of_work[work];
     const Device& device = cluster.kind(program.works[work].kind);
-    // An accelerator's host isn't shared with it.
-    const double share = device.asynchronous && program.works[work].op.kind->on_host ? 1 : device.share;
+    const double share = is_on_host(program.works[work], device) ? 1 : device.share;
     costs.knowledge.push_back(cost.knowledge);
     costs.workspace_bytes.push_back(cost.workspace_bytes);
     costs.jitter.push_back(cost.jitter);

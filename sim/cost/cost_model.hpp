@@ -42,6 +42,8 @@ struct Knowledge {
 
 /// A work as a profile of the device's has it: without TF32 (a CPU core), precision=tf32 and =ieee are f32.
 Work measured_as(Work work, const Device& device);
+/// The host of such a device does it, an accelerator's: that isn't shared with it, nor faster where it is.
+bool is_on_host(const Work& work, const Device& device);
 
 /// Compute of one instruction. `busy[k-1]` = device seconds when k ranks of the node compute at the same time (memory
 /// and caches are shared); one entry means: no contention.

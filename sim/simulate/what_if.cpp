@@ -57,9 +57,8 @@ Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster,
   Costs result = costs;
   for (std::size_t work = 0; work < program.works.size(); ++work) {
     const Device& device = cluster.kind(program.works[work].kind);
-    // An accelerator's host stays as it is.
-    const bool is_hosts = device.asynchronous && program.works[work].op.kind->on_host;
-    const double factor = is_hosts ? 1 : compute_factor(program.works[work], device, scale, before);
+    const double factor =
+        is_on_host(program.works[work], device) ? 1 : compute_factor(program.works[work], device, scale, before);
     for (std::size_t level = 0; level < costs.busy_levels; ++level)
       result.work_s[work * costs.busy_levels + level] *= factor;
   }

@@ -27,7 +27,7 @@ Epoch epoch_of(std::int64_t samples, const Model& model, const Strategy& strateg
   }
   Epoch::Last last{.model = model, .strategy = strategy, .samples = rest * replicas};
   last.strategy.microbatches = std::min(strategy.microbatches, rest);
-  const std::int64_t microbatches = last.strategy.microbatches, least = kind.takes("levels") ? strategy.ranks() : 1;
+  const std::int64_t microbatches = last.strategy.microbatches, least = strategy.levels.empty() ? 1 : strategy.ranks();
   std::int64_t of_microbatch = std::max(least, divided_up(rest, microbatches));
   if (microbatches > 1) of_microbatch = divided_up(of_microbatch, least) * least;
   last.model.global_batch = replicas * of_microbatch * microbatches;

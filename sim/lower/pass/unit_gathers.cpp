@@ -99,8 +99,7 @@ class Gathers {
         const std::uint32_t unit = of_weight[tensor];
         if (unit == kNone) continue;
         const Work& work = draft_.works->at(instruction.work);
-        // A synced norm's backward begins with an op of its own, which is played forward.
-        const Pass pass = work.op.kind->name == "norm_grad" ? Pass::backward : work.pass;
+        const Pass pass = work.op.kind->of_backward ? Pass::backward : work.pass;
         std::uint32_t& run = latest[unit];
         const bool is_new = run == kNone || !goes_on(run, instruction.microbatch, pass, again);
         if (is_new) {

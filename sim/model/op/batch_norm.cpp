@@ -134,6 +134,7 @@ std::vector<OpKind> sync_kinds() {
            .equation = "gradient of x, by those sums over all ranks' samples",
            .role = OpRole::helper,
            .inputs = 7,  // grad_y, x, weight, mean, 1 / sqrt(var + eps), number of values, sums
+           .of_backward = true,
            .signature = norm_grad_signature,
            .demand = per_element<5, 3>}};
 }

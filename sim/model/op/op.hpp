@@ -174,6 +174,8 @@ struct OpKind {
   /// The host does it, also where tensors are an accelerator's: it waits for what it reads, and for what it has made to
   /// be there.
   bool on_host = false;
+  /// A helper that is a part of a layer's backward, though it is played forward itself.
+  bool of_backward = false;
   /// Autograd hands the parameters' gradients over in declaration order, or from the last to the first.
   bool last_gradient_first = false;
   std::vector<AttributeSpec> attributes = {};
