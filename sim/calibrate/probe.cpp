@@ -11,7 +11,7 @@
 
 #include "sim/calibrate/make_probe.hpp"
 #include "sim/error.hpp"
-#include "sim/program/rewritten.hpp"
+#include "sim/program/given.hpp"
 
 namespace sim {
 namespace {
@@ -78,7 +78,8 @@ struct Linear {
 Linear layer_of(Draft& draft, double bytes) {
   constexpr std::int64_t kRows = 4;
   constexpr double kFewest = 64, kMost = 3072;  // features
-  const double features = std::clamp(std::sqrt(bytes / static_cast<double>(size_of(Dtype::f32))), kFewest, kMost);
+  const double features =
+      std::clamp(std::sqrt(std::max(bytes, 0.0) / static_cast<double>(size_of(Dtype::f32))), kFewest, kMost);
   return {draft, kRows, std::llround(features)};
 }
 
@@ -184,19 +185,21 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
 std::vector<std::vector<double>> rewriting_times(const Program& probe, const Timeline& timeline) {
   std::vector<std::vector<double>> seconds(timeline.ranks.size());
   for (const Role& role : probe.roles) {
-    const auto is_unread = [&](std::uint32_t tensor) { return role.tensors[tensor].name.starts_with(kUnread); };
+    std::vector<bool> is_given(role.tensors.size());
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      for (const std::uint32_t tensor : role.reads(i))
+        is_given[tensor] = is_given[tensor] || role.kind[i] == InstructionKind::collective;
     for (const std::uint32_t rank : role.ranks) {
       const RankTimeline& times = timeline.ranks[rank];
-      std::vector<double> written_s(role.tensors.size());  // the last time, how long it took
-      std::optional<double> unread_s;
+      std::optional<double> given_s, unread_s;  // how long the last writing took
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (is_computed(role.kind[i]))
           for (const std::uint32_t tensor : role.writes(i)) {
-            written_s[tensor] = times.end_s[i] - times.start_s[i];
-            if (is_unread(tensor)) unread_s = written_s[tensor];
+            if (is_given[tensor]) given_s = times.end_s[i] - times.start_s[i];
+            if (role.tensors[tensor].name.starts_with(kUnread)) unread_s = times.end_s[i] - times.start_s[i];
           }
-        if (role.kind[i] == InstructionKind::collective && unread_s)
-          seconds[rank].push_back(written_s[role.reads(i)[0]] - *unread_s);
+        if (role.kind[i] == InstructionKind::collective && given_s && unread_s)
+          seconds[rank].push_back(*given_s - *unread_s);
       }
     }
   }
@@ -283,52 +286,38 @@ Program on_ranks(Program probe, const Mesh& mesh, std::uint32_t axes) {
 
 namespace {
 
-/// Pieces of a storage that have been written: their bytes, and what the step's ops had moved by then.
-struct Written {
-  double bytes = 0, moments = 0;  // moments: the sum of bytes times when
-  double by_writers = 0;          // what the pieces' own ops move
-
-  void add(double piece, double when, double moved) {
-    bytes += piece;
-    by_writers += moved;
-    moments += piece * (when - by_writers);
-  }
-  /// What was moved since then, on average over the pieces, by ops that write none of them.
-  [[nodiscard]] double since(double now) const {
-    return bytes > 0 ? std::max(0.0, now - by_writers - moments / bytes) : 0;
-  }
-};
-
-/// A role's bytes.
-BetweenTransfers bytes_between(const Program& program, const Role& role) {
-  double bytes = 0, transfers = 0, since_written = 0, given = 0;
-  std::vector<Written> written(role.storages.size());
+/// The bytes that a role's ops move, by transfer.
+double bytes_between(const Program& program, const Role& role) {
+  double bytes = 0, transfers = 0;
   for (std::uint32_t i = 0; i < role.size(); ++i) {
     if (is_posted(role.kind[i])) ++transfers;
-    if (is_computed(role.kind[i])) {
-      const double moved = program.works[role.work[i]].demand().bytes;
-      bytes += moved;
-      for (const std::uint32_t id : role.writes(i))
-        written[role.tensors[id].storage].add(static_cast<double>(role.tensors[id].spec.bytes()), bytes, moved);
-    }
-    if (role.kind[i] == InstructionKind::collective)
-      for (const std::uint32_t id : role.reads(i)) {
-        const Written found = std::exchange(written[role.tensors[id].storage], {});
-        since_written += found.bytes * found.since(bytes);
-        given += found.bytes;
-      }
+    if (is_computed(role.kind[i])) bytes += program.works[role.work[i]].demand().bytes;
   }
-  if (transfers == 0) return {};
-  const double between = bytes / transfers;
-  return {.bytes = between, .bytes_since_written = given > 0 ? std::min(since_written / given, between) : 0};
+  return transfers > 0 ? bytes / transfers : 0;
 }
+
+/// Values that count as many times as bytes have them.
+class Weighted {
+ public:
+  void add(double value, double bytes) { bytes_[value] += bytes, sum_ += bytes; }
+  /// Half of the bytes have less.
+  [[nodiscard]] std::optional<double> median() const {
+    double so_far = 0;
+    for (const auto& [value, bytes] : bytes_)
+      if ((so_far += bytes) >= sum_ / 2) return value;
+    return std::nullopt;
+  }
+
+ private:
+  std::map<double, double> bytes_;
+  double sum_ = 0;
+};
 
 }  // namespace
 
 BetweenTransfers between_transfers(const Program& program) {
   BetweenTransfers between;
-  for (const Role& role : program.roles)
-    if (const BetweenTransfers of_role = bytes_between(program, role); of_role.bytes > between.bytes) between = of_role;
+  for (const Role& role : program.roles) between.bytes = std::max(between.bytes, bytes_between(program, role));
   for (const OtherCode& layer : other_code())
     if (std::ranges::any_of(program.works, [&](const Work& work) {
           return work.op.body != nullptr || work.op.kind->name == layer.kind;
@@ -337,22 +326,29 @@ BetweenTransfers between_transfers(const Program& program) {
   return between;
 }
 
-std::optional<double> until_rewritten(const Program& program, CollectiveKind kind) {
-  std::map<double, double> given;  // bytes by how many are moved until they are rewritten
-  double sum = 0;
+BetweenTransfers between_collectives(const Program& program, const Cluster& cluster, CollectiveKind kind) {
+  BetweenTransfers between = between_transfers(program);
+  Weighted since, until;
+  double updated = 0, rewritten = 0;  // bytes
   for (const Role& role : program.roles) {
-    const std::vector<std::optional<double>> until = bytes_until_rewritten(program, role);
-    for (std::uint32_t i = 0; i < role.size(); ++i)
-      if (until[i] && role.collective[i] == kind) {
-        const auto bytes = static_cast<double>(program.transfer_bytes(role, i));
-        given[*until[i]] += bytes;
-        sum += bytes;
-      }
+    const std::vector<std::optional<GivenMemory>> given = given_by(program, role);
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (!given[i] || role.collective[i] != kind) continue;
+      const auto bytes = static_cast<double>(program.transfer_bytes(role, i));
+      if (given[i]->since_written) since.add(*given[i]->since_written, bytes);
+      if (!waits_to_rewrite(program, role, *given[i], cluster)) continue;
+      until.add(*given[i]->until_written, bytes);
+      rewritten += bytes;
+      if (role.kind[given[i]->writer] != InstructionKind::update) continue;
+      updated += bytes;
+      const OpInstance& optimizer = program.works[role.work[given[i]->writer]].op;
+      between.updated_by = {optimizer.kind, optimizer.attributes, {}};
+    }
   }
-  double so_far = 0;
-  for (const auto& [until, bytes] : given)
-    if ((so_far += bytes) >= sum / 2) return until;
-  return std::nullopt;
+  if (updated < rewritten / 2) between.updated_by.reset();
+  between.bytes_since_written = since.median().value_or(0);
+  if (cluster.link().engine == TransferEngine::receiver) between.bytes_until_rewritten = until.median();
+  return between;
 }
 
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
@@ -367,7 +363,23 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
 
 namespace {
 
-constexpr double kMostTurns = 16;
+/// In how many buffers a probe gives: one is written `ahead` repeats before it is given.
+struct BufferTurns {
+  std::uint32_t count = 1, ahead = 0;
+  double bytes_after = 0;  // that are moved between the writing and the transfer of one repeat
+
+  /// `written`: what a repeat moves in order to write.
+  BufferTurns(const BetweenTransfers& between, double written) {
+    const auto repeats = [&](double bytes) {
+      constexpr double kMost = 12;
+      const double each = std::max({between.bytes, written, 1.0});
+      return static_cast<std::uint32_t>(std::lround(std::clamp(bytes / each, 0.0, kMost)));
+    };
+    ahead = repeats(between.bytes_since_written);
+    if (ahead == 0) bytes_after = between.bytes_since_written;
+    count = ahead + std::max(1U, repeats(between.bytes_until_rewritten.value_or(0)));
+  }
+};
 
 /// The operands of one of a probe's transfers.
 struct GivenInTurn {
@@ -407,37 +419,46 @@ std::vector<GivenInTurn> given_in_turn(Draft& draft, const TransferQuestion& que
 
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
                        const Mesh& mesh, std::uint32_t axes) {
-  std::uint32_t turns = 1;
-  if (between.bytes_until_rewritten) {
-    const double transfers =
-        *between.bytes_until_rewritten / std::max({between.bytes, static_cast<double>(question.bytes), 1.0});
-    turns = std::bit_floor(static_cast<std::uint32_t>(std::clamp(transfers, 1.0, kMostTurns)));
-    repeats = (repeats + turns - 1) / turns * turns;
-  }
+  const TensorSpec whole{Dtype::f32, {(question.bytes + 3) / 4}};
+  const double of_writer =
+      between.updated_by
+          ? OpInstance{between.updated_by->kind, between.updated_by->attributes, {whole}}.demand(Pass::update, 0).bytes
+          : 2.0 * static_cast<double>(whole.bytes());
+  const BufferTurns turns(between, between.bytes_until_rewritten ? 2 * of_writer : of_writer);
+  repeats = (repeats + turns.count - 1) / turns.count * turns.count;
   return collective_probe(question, mesh, axes, [&](Draft& draft, bool is_root) {
-    const std::vector<GivenInTurn> in_turn = given_in_turn(draft, question, axes, is_root, turns);
-    const std::vector<std::uint32_t>& given = in_turn[0].reads;
-    const std::uint32_t source =
-        given.empty() ? kNone : add_constant(draft, "source", draft.role.tensors[given[0]].spec, 1);
+    const std::vector<GivenInTurn> in_turn = given_in_turn(draft, question, axes, is_root, turns.count);
+    const bool gives = !in_turn[0].reads.empty();
+    const TensorSpec spec = gives ? draft.role.tensors[in_turn[0].reads[0]].spec : TensorSpec();
+    const std::uint32_t source = gives ? add_constant(draft, "source", spec, 0) : kNone;
     std::vector<std::uint32_t> unread;
-    for (std::uint32_t t = 0; t < turns && between.bytes_until_rewritten && !given.empty(); ++t)
-      unread.push_back(add_constant(draft, fmt::format("{}{}", kUnread, t), draft.role.tensors[source].spec, 0));
-    const double by_unread = unread.empty() ? 0 : 2.0 * static_cast<double>(draft.role.tensors[source].spec.bytes());
-    const Linear before = layer_of(draft, between.bytes - between.bytes_since_written - by_unread);
-    const std::optional<Linear> after = between.bytes_since_written > 0
-                                            ? std::optional<Linear>(layer_of(draft, between.bytes_since_written))
-                                            : std::nullopt;
+    for (std::uint32_t t = 0; t < turns.count && between.bytes_until_rewritten && gives; ++t)
+      unread.push_back(add_constant(draft, fmt::format("{}{}", kUnread, t), spec, 0));
+    std::map<std::uint32_t, Instruction> updates;  // of a tensor; its states are made once
+    const auto write = [&](std::uint32_t tensor) {
+      if (!between.updated_by) return draft.scaled_copy(source, tensor, 1, kNone);
+      if (const auto known = updates.find(tensor); known != updates.end()) return draft.list.push_back(known->second);
+      const std::uint32_t label = draft.names->add(draft.role.tensors[tensor].name);
+      add_update(draft, *between.updated_by, kNone, {{label, tensor, source}});
+      updates[tensor] = draft.list.back();
+    };
+    // What a step's transfers don't have between them.
+    const double more = (unread.empty() ? 0 : of_writer) + (between.updated_by ? of_writer : 0);
+    const Linear before = layer_of(draft, between.bytes - turns.bytes_after - more);
+    const std::optional<Linear> after =
+        turns.bytes_after > 0 ? std::optional<Linear>(layer_of(draft, turns.bytes_after)) : std::nullopt;
     for (std::uint32_t k = 0; k < repeats; ++k) {
-      const auto& [reads, writes] = in_turn[k % turns];
+      const std::uint32_t written = (k + turns.ahead) % turns.count;
       before.compute(draft, 1);
       if (!after) add_other_code(draft, between.kinds);
-      if (!unread.empty() && k % 2 == 0) draft.scaled_copy(source, unread[k % turns], 1, kNone);
-      if (!reads.empty()) draft.scaled_copy(source, reads[0], 1, kNone);
-      if (!unread.empty() && k % 2 == 1) draft.scaled_copy(source, unread[k % turns], 1, kNone);
+      if (!unread.empty() && k % 2 == 0) write(unread[written]);
+      if (gives) write(in_turn[written].reads[0]);
+      if (!unread.empty() && k % 2 == 1) write(unread[written]);
       if (after) {
         after->compute(draft, 1);
         add_other_code(draft, between.kinds);
       }
+      const auto& [reads, writes] = in_turn[k % turns.count];
       draft.wait(draft.post_collective(question.collective, 0, /*root=*/0, reads, writes, kNone), kNone);
     }
   });

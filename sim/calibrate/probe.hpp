@@ -32,23 +32,25 @@ struct BetweenTransfers {
   /// without transfers.
   double bytes = 0;
   std::vector<std::string_view> kinds = {};  // of layers, by the op table's names, of all ranks
-  /// Of these bytes those that are moved after what a collective gives has been written, on average: a gradient that is
-  /// summed at once is still in a cache, a large bucket's first ones were computed long ago.
+  /// Of a collective's kind the medians, by bytes. What ops move since what a rank gives was written: a gradient that is
+  /// summed at once is still in a cache, a large bucket's first ones, or weights, were written long ago (given.hpp).
   double bytes_since_written = 0;
-  /// Where others read what a rank gives where it lies (TransferEngine::receiver): the bytes that are moved until that is
-  /// written again (rewritten.hpp), of the collectives of the question's kind the median by bytes; else nothing.
+  /// Where others read it where it lies (TransferEngine::receiver): what ops move until it is written again by who waits
+  /// for that (waits_to_rewrite); else nothing.
   std::optional<double> bytes_until_rewritten = {};
+  std::optional<OpInstance> updated_by = {};  // where that is an optimizer: it, without inputs
 };
 /// A program's: the bytes, and which of the layers that probes have (convolutions, batch norms, ReLU, pools, softmax) it
 /// has; of an imported model all, since its bodies are of many kernels.
 BetweenTransfers between_transfers(const Program& program);
-/// BetweenTransfers::bytes_until_rewritten; nothing where the program has no such collectives.
-std::optional<double> until_rewritten(const Program& program, CollectiveKind kind);
+/// The same with what is said of a collective's kind, on a job's cluster.
+BetweenTransfers between_collectives(const Program& program, const Cluster& cluster, CollectiveKind kind);
 
 /// `bytes` of the question are rounded up to whole f32 elements. What is computed before each transfer reads about what
 /// the step's ops move, up to 38 MB, which is more than caches hold; then small layers of the step's kinds are played.
-/// Where others read it, as many buffers are given in turn, up to 16, as it takes for each to be written again after as
-/// many bytes as in the step; and beside each another one is written that nobody else reads (rewriting_times).
+/// A collective's operands are given in turn, as many as it takes for each to have been written, and to be written again,
+/// as many bytes before and after as in the step, up to 24; where others read them, another is written beside each that
+/// nobody else reads (rewriting_times).
 /// `rendezvous`: of four point-to-point repeats the first two are expected, the others aren't (sim::Rendezvous).
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
                        bool rendezvous);

@@ -57,14 +57,17 @@ double rounded(double bytes) {
   return std::exp2(std::round(std::log2(std::clamp(bytes, kLeast, kMost))));
 }
 
-/// With rounded bytes, so that jobs of the same kinds of layers, which move about as much between their transfers, share
-/// a probe.
-BetweenTransfers rounded_between(const Program& program) {
+/// Bytes up to a power of two, so that jobs of the same kinds of layers, which move about as much between their
+/// transfers, share a probe.
+BetweenTransfers rounded_between(const Job& job, const TransferQuestion& question) {
   constexpr double kLeastSinceWritten = 1e5;  // fewer are in a core's own caches with what was written
-  BetweenTransfers between = between_transfers(program);
+  BetweenTransfers between = question.kind == InstructionKind::collective
+                                 ? between_collectives(job.program, job.cluster, question.collective)
+                                 : between_transfers(job.program);
   between.bytes = rounded(between.bytes);
   double& since_written = between.bytes_since_written;
-  since_written = since_written < kLeastSinceWritten ? 0 : std::min(rounded(since_written), between.bytes);
+  since_written = since_written < kLeastSinceWritten ? 0 : rounded(since_written);
+  if (between.bytes_until_rewritten) between.bytes_until_rewritten = rounded(*between.bytes_until_rewritten);
   return between;
 }
 
@@ -183,7 +186,6 @@ std::optional<Seats> seats_of(const TransferQuestion& question, const Job& job) 
 }
 
 void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
-  BetweenTransfers between = rounded_between(job.program);
   std::map<TransferQuestion, std::map<std::int64_t, bool>> sizes;  // by question but for its bytes: own?
   for (const TransferQuestion& question : questions_of(job)) {
     TransferQuestion of_no_size = question;
@@ -197,14 +199,12 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
   for (const auto& [question, of_kind] : sizes) {
     const std::optional<Seats> seats = seats_of(question, job);
     if (!question.spread.empty() && !seats) continue;  // the data sheet's
-    std::optional<double> until;
-    if (question.kind == InstructionKind::collective && job.cluster.link().engine == TransferEngine::receiver)
-      until = until_rewritten(job.program, question.collective);
+    const BetweenTransfers of_kind_between = rounded_between(job, question);
     for (const auto& [bytes, own] : of_kind) {
       CalibrationTask task{.kind = Kind::transfers, .world = job.world, .cluster = job.cluster, .question = question};
       task.question.bytes = bytes;
-      between.bytes_until_rewritten.reset();
-      if (until && bytes <= kLargestTransfer) between.bytes_until_rewritten = rounded(*until);  // caches hold no more
+      BetweenTransfers between = of_kind_between;
+      if (bytes > kLargestTransfer) between.bytes_until_rewritten.reset();  // no cache holds it
       std::string when = between.bytes_since_written > 0
                              ? fmt::format(", {:.0f} since it was written", between.bytes_since_written / 1e3)
                              : "";

@@ -6,9 +6,10 @@
 #include <numeric>
 #include <set>
 
+#include "sim/cost/roofline.hpp"
 #include "sim/error.hpp"
 #include "sim/program/by_kind.hpp"
-#include "sim/program/rewritten.hpp"
+#include "sim/program/given.hpp"
 #include "sim/program/transfers.hpp"
 
 namespace sim {
@@ -129,12 +130,14 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
   }
   if (std::ranges::none_of(costs.transfers, [](const TransferCost& cost) { return cost.rewriting_s > 0; })) return;
   costs.rewritten.resize(posts.size());
-  std::vector<std::vector<std::optional<double>>> until;  // by role
-  for (const Role& role : program.roles) until.push_back(bytes_until_rewritten(program, role));
+  std::vector<std::vector<std::optional<GivenMemory>>> given;  // by role
+  for (const Role& role : program.roles) given.push_back(given_by(program, role));
   for (std::uint32_t player = 0; player < places.size(); ++player) {
     const Role& role = program.roles[places[player].role];
     for (std::uint32_t i = 0; i < role.size(); ++i)
-      if (until[places[player].role][i]) costs.rewritten[matching.transfer(places[player], player, role, i)] = true;
+      if (const auto& of_role = given[places[player].role];
+          of_role[i] && waits_to_rewrite(program, role, *of_role[i], cluster))
+        costs.rewritten[matching.transfer(places[player], player, role, i)] = true;
   }
 }
 
@@ -143,6 +146,18 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
 Work measured_as(Work work, const Device& device) {
   if (!device.asynchronous && !is_autocast(work.op.precision)) work.op.precision = Precision::f32;
   return work;
+}
+
+bool waits_to_rewrite(const Program& program, const Role& role, const GivenMemory& given, const Cluster& cluster) {
+  if (!given.until_written) return false;
+  if (!is_computed(role.kind[given.writer])) return true;
+  const Work& work = program.works[role.work[given.writer]];
+  double arithmetic_s = 0, traffic_s = 0;
+  for (const KernelTime& kernel : kernels_of(work, cluster.kind(work.kind))) {
+    arithmetic_s += kernel.arithmetic_s;
+    traffic_s += kernel.traffic_s + kernel.reorder_s;
+  }
+  return traffic_s > arithmetic_s;
 }
 
 bool is_on_host(const Work& work, const Device& device) { return device.asynchronous && work.op.kind->on_host; }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sim/cluster/cluster.hpp"
+#include "sim/program/given.hpp"
 #include "sim/program/program.hpp"
 #include "sim/table.hpp"
 
@@ -42,6 +43,9 @@ struct Knowledge {
 
 /// A work as a profile of the device's has it: without TF32 (a CPU core), precision=tf32 and =ieee are f32.
 Work measured_as(Work work, const Device& device);
+/// Whether a rank takes TransferCost::rewriting_s to write again what it has given: not where it gives it once more
+/// before, nor where an op writes it that computes for longer than it reads and writes (the roofline).
+bool waits_to_rewrite(const Program& program, const Role& role, const GivenMemory& given, const Cluster& cluster);
 /// The host of such a device does it, an accelerator's: that isn't shared with it, nor faster where it is.
 bool is_on_host(const Work& work, const Device& device);
 
@@ -159,18 +163,16 @@ struct Costs {
   std::vector<std::string> transfer_names;  // like transfers: "broadcast among 2"
   std::vector<std::uint32_t> transfer_of;   // [transfer of a TransferMatching] → transfers
   std::vector<double> transfer_counts;      // like transfers: how many of all ranks' are such
-  /// [transfer of a TransferMatching]: whether it takes TransferCost::rewriting_s: what is given is written before it is
-  /// given again (rewritten.hpp). Empty: none does.
-  std::vector<bool> rewritten;
-  double launch_s = 0;                  // of devices of the first kind
-  std::vector<double> launch_of_kind;   // [Cluster::kind], where there are several; else empty
-  std::vector<double> issue_s;          // [work]: host time of an asynchronous device, or empty: launch_s each
-  double gap_s = 0;                     // CostModel::gap_s
-  std::vector<Knowledge> knowledge;     // [work]
-  std::vector<double> workspace_bytes;  // [work]
-  std::vector<double> jitter;           // [work], or empty: none
-  double rank_jitter = 0;               // of a rank's whole step
-  double common_sd = 0;                 // CostModel::common_sd
+  std::vector<bool> rewritten;              // [transfer of a TransferMatching]: waits_to_rewrite; empty: none
+  double launch_s = 0;                      // of devices of the first kind
+  std::vector<double> launch_of_kind;       // [Cluster::kind], where there are several; else empty
+  std::vector<double> issue_s;              // [work]: host time of an asynchronous device, or empty: launch_s each
+  double gap_s = 0;                         // CostModel::gap_s
+  std::vector<Knowledge> knowledge;         // [work]
+  std::vector<double> workspace_bytes;      // [work]
+  std::vector<double> jitter;               // [work], or empty: none
+  double rank_jitter = 0;                   // of a rank's whole step
+  double common_sd = 0;                     // CostModel::common_sd
 
   [[nodiscard]] double launch_of(std::uint32_t kind) const {
     return launch_of_kind.empty() ? launch_s : launch_of_kind.at(kind);

@@ -117,15 +117,27 @@ TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
 /// A bucket's first gradients were copied into it long before it is summed; a gradient that is summed at once wasn't.
 TEST(TransferProbe, ComputesAfterWritingWhatTheStepDoes) {
   const Model model = load_model((testing::tests_folder().parent_path() / "bench/unseen/deep.json").string());
-  const auto of = [&](const char* strategy) {
-    return between_transfers(lower(model, parse_strategy(strategy, model)));
+  const auto of = [&](const char* strategy, CollectiveKind kind) {
+    return between_collectives(lower(model, parse_strategy(strategy, model)), plain_cluster(2), kind);
   };
-  const BetweenTransfers ddp = of("ddp,bucket_MiB=1000,first_bucket_MiB=1000");
-  const double weights = 16 * 384 * 384 * 4.0;
+  const BetweenTransfers ddp = of("ddp,bucket_MiB=1000,first_bucket_MiB=1000", CollectiveKind::all_reduce);
+  const double all_weights = 16 * 384 * 384 * 4.0;
   EXPECT_GT(ddp.bytes_since_written,
-            weights / 2);  // half of the layers' backwards, each of which moves a weight and more
-  EXPECT_LT(ddp.bytes_since_written, 2 * weights);
-  for (const char* at_once : {"heat", "zero1", "zero3"}) EXPECT_LT(of(at_once).bytes_since_written, 1e5) << at_once;
+            all_weights / 2);  // half of the layers' backwards, each of which moves a weight and more
+  EXPECT_LT(ddp.bytes_since_written, 2 * all_weights);
+  EXPECT_LT(of("heat", CollectiveKind::all_reduce).bytes_since_written, 1e5);
+  EXPECT_LT(of("zero1", CollectiveKind::all_gather).bytes_since_written, 1e5) << "right after the update";
+  EXPECT_LT(of("zero3", CollectiveKind::reduce_scatter).bytes_since_written, 1e5);
+  const BetweenTransfers weights = of("zero3", CollectiveKind::all_gather);
+  EXPECT_GT(weights.bytes_since_written, 5e6) << "in the step before";
+  EXPECT_FALSE(weights.bytes_until_rewritten) << "who reads it reads it elsewhere";
+  Cluster local = plain_cluster(2);
+  local.levels[0].link.engine = TransferEngine::receiver;
+  const BetweenTransfers where_it_lies =
+      between_collectives(lower(model, parse_strategy("zero3", model)), local, CollectiveKind::all_gather);
+  EXPECT_GT(where_it_lies.bytes_until_rewritten.value_or(0), 10e6) << "until the update";
+  ASSERT_TRUE(where_it_lies.updated_by);
+  EXPECT_EQ(where_it_lies.updated_by->kind->name, "adam");
 
   const Program probe = transfer_probe(kQuestion, 4, {1e7, {"relu"}, 2e6}, false);
   std::vector<double> played;  // bytes of what a rank computes before the first transfer; of copies and small layers 0
@@ -139,50 +151,69 @@ TEST(TransferProbe, ComputesAfterWritingWhatTheStepDoes) {
   EXPECT_NEAR(played[2] / 2e6, 1, 0.05);
 }
 
-/// What others read where it lies is written again after as much as in the step; and so is as much that nobody reads.
-TEST(TransferProbe, WritesAgainAfterWhatTheStepDoes) {
+/// What is given was written, and is written again, as many bytes before and after as in the step, by an optimizer where
+/// that does; and so is as much that nobody reads.
+TEST(TransferProbe, GivesInTurnWhatWasWrittenAsLongAgo) {
   constexpr double kBytes = 4e6;
-  const Cluster cluster = plain_cluster(2);
+  const OpInstance adam{&op_table().at("adam"), complete_attributes(op_table().at("adam"), {}, ""), {}};
+  struct Case {
+    double since, until;
+    std::uint32_t buffers, ahead;
+  };
   for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::broadcast})
     for (const bool in_place : {false, true})
-      for (const auto& [until, expected] :
-           {std::pair(0.0, 1U), {2 * kBytes, 2U}, {9 * kBytes, 8U}, {1e3 * kBytes, 16U}}) {
-        if (in_place && kind != CollectiveKind::all_gather) continue;
-        SCOPED_TRACE(fmt::format("{} {} {}", to_string(kind), in_place, until));
-        TransferQuestion question{InstructionKind::collective, kind, 1 << 18, 2};
-        question.own_in_place = in_place;
-        const Program probe = transfer_probe(question, 4, {.bytes = kBytes, .bytes_until_rewritten = until}, false);
-        const Role& role = probe.roles[0];
-        std::vector<std::uint32_t> given;
-        for (std::uint32_t i = 0; i < role.size(); ++i)
-          if (role.kind[i] == InstructionKind::collective) given.push_back(role.reads(i)[0]);
-        ASSERT_EQ(given.size() % expected, 0U);
-        EXPECT_GE(given.size(), 4U);
-        EXPECT_EQ(std::set(given.begin(), given.end()).size(), expected);
-        for (std::size_t k = expected; k < given.size(); ++k) EXPECT_EQ(given[k], given[k - expected]);
+      for (const bool updated : {false, true})
+        for (const auto& [since, until, buffers, ahead] : {Case{0, 0, 1, 0},
+                                                           {0, 2 * kBytes, 2, 0},
+                                                           {0, 9 * kBytes, 9, 0},
+                                                           {3 * kBytes, kBytes, 4, 3},
+                                                           {1e3 * kBytes, 1e3 * kBytes, 24, 12}}) {
+          if (in_place && kind != CollectiveKind::all_gather) continue;
+          SCOPED_TRACE(fmt::format("{} {} {} {} {}", to_string(kind), in_place, updated, since, until));
+          TransferQuestion question{InstructionKind::collective, kind, 1 << 18, 2};
+          question.own_in_place = in_place;
+          BetweenTransfers between{.bytes = kBytes, .bytes_since_written = since, .bytes_until_rewritten = until};
+          if (updated) between.updated_by = adam;
+          const Program probe = transfer_probe(question, 4, between, false);
+          const Role& role = probe.roles[0];
+          std::vector<std::uint32_t> given, written;
+          for (std::uint32_t i = 0; i < role.size(); ++i)
+            if (role.kind[i] == InstructionKind::collective) given.push_back(role.reads(i)[0]);
+          const auto is_given = [&](std::uint32_t tensor) { return std::ranges::find(given, tensor) != given.end(); };
+          const auto is_writer = [&](std::uint32_t i) {
+            return role.kind[i] == InstructionKind::update ||
+                   (is_computed(role.kind[i]) && probe.works[role.work[i]].op.kind->name == "scaled_copy");
+          };
+          for (std::uint32_t i = 0; i < role.size(); ++i) {
+            if (is_writer(i)) EXPECT_EQ(role.kind[i] == InstructionKind::update, updated) << i;
+            if (is_writer(i) && is_given(role.writes(i)[0])) written.push_back(role.writes(i)[0]);
+          }
+          ASSERT_EQ(given.size() % buffers, 0U);
+          ASSERT_EQ(written.size(), given.size());
+          EXPECT_GE(given.size(), 4U);
+          EXPECT_EQ(std::set(given.begin(), given.end()).size(), buffers);
+          for (std::size_t k = 0; k < given.size(); ++k)
+            EXPECT_EQ(written[k], given[(k + ahead) % given.size()]) << "to be given so many transfers later";
 
-        // A copy into what is given that takes 5 us longer than one that nobody reads.
-        Timeline timeline;
-        timeline.ranks.resize(2);
-        for (RankTimeline& times : timeline.ranks) times.start_s = times.end_s = std::vector<double>(1000);
-        for (const Role& of : probe.roles)
-          for (std::uint32_t i = 0; i < of.size(); ++i)
-            if (is_computed(of.kind[i]) && probe.works[of.work[i]].op.kind->name == "scaled_copy")
-              for (const std::uint32_t rank : of.ranks)
-                timeline.ranks[rank].end_s[i] =
-                    std::ranges::find(given, of.writes(i)[0]) == given.end() ? 20e-6 : 25e-6;
-        const std::vector<std::vector<double>> times = rewriting_times(probe, timeline);
-        EXPECT_EQ(times.size(), 2U);
-        for (const std::vector<double>& of_rank : times) {
-          EXPECT_EQ(of_rank.size(), given.size());
-          for (const double seconds : of_rank) EXPECT_NEAR(seconds, 5e-6, 1e-12);
+          // Each writing takes 20 us, of what is given 25.
+          Timeline timeline;
+          timeline.ranks.resize(2);
+          for (RankTimeline& times : timeline.ranks) times.start_s = times.end_s = std::vector<double>(1000);
+          for (std::uint32_t i = 0; i < role.size(); ++i)
+            if (is_writer(i)) timeline.ranks[0].end_s[i] = is_given(role.writes(i)[0]) ? 25e-6 : 20e-6;
+          const std::vector<std::vector<double>> times = rewriting_times(probe, timeline);
+          EXPECT_EQ(times.size(), 2U);
+          EXPECT_EQ(times[0].size(), given.size());
+          for (const double seconds : times[0]) EXPECT_NEAR(seconds, 5e-6, 1e-12);
         }
-      }
   const Program unread = transfer_probe(kQuestion, 4, {kBytes}, false);
   RankTimeline any;
   any.start_s = any.end_s = std::vector<double>(1000);
   for (const std::vector<double>& of_rank : rewriting_times(unread, Timeline{.ranks = {any, any}}))
     EXPECT_TRUE(of_rank.empty());
+  // Transfers of more than lies between those of a step.
+  const TransferQuestion large{InstructionKind::collective, CollectiveKind::all_gather, 1 << 24, 2};
+  EXPECT_NO_THROW(transfer_probe(large, 4, {.bytes = 1e5, .bytes_until_rewritten = 1e5}, false));
 }
 
 /// `fitted` knows the machine's memory from the probe alone: parameters larger than any that it holds.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,7 +11,7 @@
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
-#include "sim/program/rewritten.hpp"
+#include "sim/program/given.hpp"
 #include "sim/program/transfers.hpp"
 #include "sim/simulate/simulate.hpp"
 
@@ -330,16 +332,33 @@ TEST(Price, TellsWhatIsWrittenAgain) {
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     const Program::Place place = program.places()[rank];
     const Role& role = program.roles[place.role];
-    const std::vector<std::optional<double>> bytes = bytes_until_rewritten(program, role);
+    const std::vector<std::optional<GivenMemory>> given = given_by(program, role);
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       if (role.kind[i] != InstructionKind::collective) continue;
-      ++(bytes[i] ? rewritten : kept);
-      EXPECT_EQ(costs.rewritten.at(matching.transfer(place, rank, role, i)), bytes[i].has_value())
+      const bool waits = given[i] && waits_to_rewrite(program, role, *given[i], cluster);
+      ++(waits ? rewritten : kept);
+      EXPECT_EQ(costs.rewritten.at(matching.transfer(place, rank, role, i)), waits)
           << rank << ' ' << program.label(role, i);
     }
   }
   EXPECT_GT(kept, 0);
   EXPECT_GT(rewritten, kept);
+}
+
+/// A copy and an update wait for other caches, a matrix product computes meanwhile.
+TEST(Price, TellsWhoWaitsToRewrite) {
+  const Model net = load_model("vgg11,global_batch=64,image=64");
+  const Program program = lower(net, parse_strategy("ddp,dp=2", net));
+  const Role& role = program.roles[0];
+  const Cluster cluster = test_cluster("local", 2);
+  std::map<std::string, std::set<bool>> waits;  // of works of several shapes
+  for (std::uint32_t i = 0; i < role.size(); ++i)
+    if (is_computed(role.kind[i]))
+      waits[std::string(program.works[role.work[i]].op.kind->name)].insert(
+          waits_to_rewrite(program, role, {.until_written = 0, .writer = i}, cluster));
+  for (const char* moves : {"scaled_copy", "sgd", "relu"}) EXPECT_EQ(waits.at(moves), std::set{true}) << moves;
+  EXPECT_TRUE(waits.at("conv2d").contains(false));
+  EXPECT_FALSE(waits_to_rewrite(program, role, {}, cluster)) << "never written";
 }
 
 TEST(Price, KnowsNodes) {
