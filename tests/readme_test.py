@@ -358,7 +358,7 @@ def test_claims_are_what_the_files_say():
     assert disturbed["median_absolute_error_percent"] <= 2 * quiet["median_absolute_error_percent"]
     assert disturbed["pairs_wrong"] == 0 and min(quiet["coverage_percent"], disturbed["coverage_percent"]) >= 85
     near, apart = by_distance("core_to_core", 150e-9), by_distance("core_to_core", 500e-9, above=True)
-    says("cores that a virtual", *(f"`{preset}` {-of[f'{preset},dp=2']['error']:.0f} %" for of in (near, apart) for preset in ("zero3", "fsdp")),
+    says("cores that a virtual", *(f"`{preset}` {signed(of[f'{preset},dp=2']['error'], 1)}" for of in (near, apart) for preset in ("zero1", "zero3", "fsdp", "deepspeed_stage_3")),
          *(f"{1e3 * of['single,threads=2']['measured_s']:.1f} ms" for of in (near, apart)),
          f"within {max(abs(of['single,threads=2']['error']) for of in (near, apart)):.1f} %",
          f"{min(of['zero3,dp=2']['rounds'] for of in (near, apart))} rounds and more")

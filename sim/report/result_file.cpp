@@ -424,8 +424,12 @@ CellMemory read_memory(JsonObject json) {
       DeviceNeed& need = memory.by_device.emplace_back();
       need.ranks = device.text("ranks");
       need.devices = at_least(device, "devices", 1);
-      JsonObject uses = device.object("needed_bytes");
-      for (const std::string& name : uses.keys()) need.needed_bytes[name] = at_least(uses, name, 0);
+      if (device.has("needed_bytes")) {
+        JsonObject uses = device.object("needed_bytes");
+        for (const std::string& name : uses.keys()) need.needed_bytes[name] = at_least(uses, name, 0);
+      } else {
+        need.needed_bytes = memory.needed_bytes;
+      }
       device.finish();
     }
   json.finish();
@@ -542,9 +546,10 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples, const Cell* 
   memory["predicted_at_peak_bytes"] = cell.memory.predicted_at_peak_bytes;
   if (!cell.memory.needed_bytes.empty()) memory["needed_bytes"] = cell.memory.needed_bytes;
   if (cell.memory.fused_needed_bytes) memory["fused_needed_bytes"] = *cell.memory.fused_needed_bytes;
-  for (const DeviceNeed& need : cell.memory.by_device)
-    memory["by_device"].push_back(
-        {{"ranks", need.ranks}, {"devices", need.devices}, {"needed_bytes", need.needed_bytes}});
+  for (const DeviceNeed& need : cell.memory.by_device) {
+    Json& device = memory["by_device"].emplace_back(Json{{"ranks", need.ranks}, {"devices", need.devices}});
+    if (need.needed_bytes != cell.memory.needed_bytes) device["needed_bytes"] = need.needed_bytes;
+  }
   json["attribution"] = Json::object();
   const double step_s = measured_step_s(cell);
   for (const auto& [cost_model, attribution] : cell.attribution)

@@ -26,54 +26,15 @@
 #include "sim/lower/lower.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/text/file.hpp"
+#include "tests/backend/chain.hpp"
 #include "tests/sim/model/toys.hpp"
 
 namespace backend {
 namespace {
 
-using sim::InstructionKind;
-
 sim::Program lowered(const std::string& model_text, const std::string& strategy) {
   const sim::Model model = sim::load_model(model_text);
   return sim::lower(model, sim::parse_strategy(strategy, model));
-}
-
-/// `count` linear layers of n×n on rank 0, whose result goes to rank 1.
-sim::Program chain(std::int64_t n, int count) {
-  sim::Program program;
-  program.strategy = "by hand";
-  program.global_batch = 1;
-  program.mesh.axes = {{"rank", 2}};
-  const sim::OpKind& linear = sim::op_table().at("linear");
-  const sim::TensorSpec spec{sim::Dtype::f32, {n, n}};
-  sim::OpInstance op{&linear,
-                     sim::complete_attributes(linear, {{"out_features", static_cast<double>(n)}, {"bias", 0}}, "test"),
-                     {spec}};
-  program.works.push_back({op, sim::Pass::forward});
-  sim::Role sender, receiver;
-  sender.name = "sender";
-  sender.ranks = {0};
-  receiver.name = "receiver";
-  receiver.ranks = {1};
-  const std::uint32_t weight = sender.add_tensor("weight", spec, sim::TensorClass::weight, true,
-                                                 {sim::Initial::Kind::constant, 1.0 / static_cast<double>(n)});
-  std::uint32_t value =
-      sender.add_tensor("input", spec, sim::TensorClass::input, true, {sim::Initial::Kind::constant, 3});
-  for (int i = 0; i < count; ++i) {
-    const std::uint32_t next = sender.add_tensor(fmt::format("value{}", i), spec, sim::TensorClass::activation);
-    std::vector<std::uint32_t> frees;
-    if (i > 0) frees.push_back(sender.tensors[value].storage);
-    sender.add({.work = 0, .reads = {value, weight}, .writes = {next}, .frees = frees});
-    value = next;
-  }
-  const std::uint32_t send = sender.add({.kind = InstructionKind::send, .peer = 0, .by = 1, .reads = {value}});
-  sender.add({.kind = InstructionKind::wait, .ticket = sender.ticket[send], .frees = {sender.tensors[value].storage}});
-  const std::uint32_t received = receiver.add_tensor("received", spec, sim::TensorClass::activation);
-  const std::uint32_t recv = receiver.add({.kind = InstructionKind::recv, .peer = 0, .by = -1, .writes = {received}});
-  receiver.add(
-      {.kind = InstructionKind::wait, .ticket = receiver.ticket[recv], .frees = {receiver.tensors[received].storage}});
-  program.roles = {sender, receiver};
-  return program;
 }
 
 template <class Error>
@@ -632,83 +593,6 @@ TEST(LocalSessionRanks, AHungThreadEndsTheProcess) {
   EXPECT_EXIT(open_session({.ranks = 2, .timeout_s = 0.3})->run({.program = chain(9216, 1)}),
               testing::ExitedWithCode(sim::kRunErrorStatus),
               "^paragauge: rank 0 hangs \\(no progress for 2.3 s\\) in instruction 0: compute forward\n$");
-}
-
-/// A board on which rank 1's labels are those of chain(8, 2): a receive, then its wait; and rank 0 computes.
-class HangWatchTest : public testing::Test {
- protected:
-  void SetUp() override {
-    for (std::uint32_t rank = 0; rank < 2; ++rank) {
-      board_.set_labels(rank, program_, program_.roles[rank]);
-      board_.progress(rank).stage = Stage::serving;
-    }
-  }
-  void pass_s(double seconds) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    watch_.look();
-  }
-
-  const ProgressBoard board_{2};
-  const sim::Program program_ = chain(8, 2);
-  HangWatch watch_{board_, 0.01};
-};
-
-TEST_F(HangWatchTest, NamesTheRankThatGetsOnNoLonger) {
-  EXPECT_EQ(board_.where(1), "outside a step");
-  pass_s(2.1);
-  EXPECT_EQ(watch_.overdue(), std::nullopt) << "between steps a rank may take its time";
-  board_.progress(1).instruction = 1;
-  pass_s(0);
-  EXPECT_EQ(watch_.overdue(), std::nullopt);
-  board_.progress(1).step = 5;  // the next step's same instruction
-  pass_s(2.1);
-  EXPECT_EQ(watch_.overdue(), std::nullopt);
-  pass_s(2.1);
-  EXPECT_EQ(watch_.overdue(), "rank 1 hangs (no progress for 2.0 s) in instruction 1: wait for recv from sender");
-  board_.progress(1).instruction = 2;
-  EXPECT_EQ(board_.where(1), "at the end of a step");
-}
-
-TEST_F(HangWatchTest, NotTheRankThatWaitsIsNamed) {
-  board_.progress(1).instruction = 1;  // waits, and has done so for longer
-  pass_s(0);
-  board_.progress(0).instruction = 0;
-  pass_s(2.1);
-  pass_s(2.1);
-  EXPECT_EQ(watch_.overdue(), "rank 0 hangs (no progress for 2.0 s) in instruction 0: compute forward");
-  EXPECT_EQ(watch_.behind(1).value_or("nobody").substr(0, 12), "rank 0 hangs");
-  EXPECT_EQ(watch_.behind(0), std::nullopt) << "a rank that waits holds up nobody";
-  board_.progress(0).instruction = 1;
-  pass_s(0);
-  EXPECT_EQ(watch_.behind(1), std::nullopt) << "it gets on";
-}
-
-TEST_F(HangWatchTest, AStoppedRankIsNamedAtAnyStage) {
-  for (const auto& [stage, where] : {std::pair{Stage::starting, "while starting"},
-                                     {Stage::meeting, "while looking for the other ranks"},
-                                     {Stage::serving, "outside a step"},
-                                     {Stage::ending, "while ending"}}) {
-    board_.progress(0).stage = stage;
-    watch_.look({true, false});
-    EXPECT_EQ(watch_.overdue(), std::nullopt);
-    EXPECT_EQ(watch_.behind(1), fmt::format("rank 0 is stopped (by SIGSTOP or the like) {}", where));
-    std::this_thread::sleep_for(std::chrono::milliseconds(15));
-    watch_.look({true, false});
-    EXPECT_EQ(watch_.overdue(), fmt::format("rank 0 is stopped (by SIGSTOP or the like) {}", where));
-    watch_.look({false, false});
-    EXPECT_EQ(watch_.overdue(), std::nullopt) << "it goes on";
-  }
-}
-
-TEST_F(HangWatchTest, WhoHasNotComeIsNamedByWhoLooksForIt) {
-  board_.progress(0).stage = Stage::starting;
-  board_.progress(1).stage = Stage::meeting;
-  pass_s(0);
-  pass_s(2.1);
-  EXPECT_EQ(watch_.overdue().value_or("nobody").substr(0, 12), "rank 0 hangs");
-  board_.progress(0).stage = Stage::meeting;
-  pass_s(0);
-  EXPECT_EQ(watch_.overdue(), "rank 1 hangs (no progress for 2.0 s) while looking for the other ranks");
 }
 
 TEST(CudaSession, EveryStrategyAndReplayIsRight) {

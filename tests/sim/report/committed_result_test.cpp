@@ -196,15 +196,16 @@ TEST(CommittedResults, TheSpaceOfStrategiesIsForecast) {
   }
 }
 
-/// What was measured beside neighbours: hardly a cell is conclusive, but pairs that noise doesn't hide are in order.
+/// What was measured beside neighbours: hardly a cell is conclusive, but pairs that noise doesn't hide are in order, all
+/// but one (four ranks of daso on gloo, and two of fsdp).
 struct Disturbed {
   const char* file;
-  std::size_t cells, pairs;
+  std::size_t cells, pairs, wrong;
   double error_percent, worst_percent, structure_percent;
 };
-constexpr Disturbed kDisturbed[] = {{"family.json", 90, 492, 2.7, 21.1, 1.1},
-                                    {"own_models.json", 42, 29, 4.6, 25.5, 1.0},
-                                    {"hosts.json", 21, 53, 2.8, 10.9, 0.3}};
+constexpr Disturbed kDisturbed[] = {{"family.json", 90, 627, 1, 2.4, 13.7, 0.7},
+                                    {"own_models.json", 42, 55, 0, 1.6, 7.9, 0.9},
+                                    {"hosts.json", 21, 53, 0, 2.8, 10.9, 0.3}};
 
 TEST(CommittedResults, WhatNeighboursDisturbedIsForecast) {
   for (const Disturbed& claim : kDisturbed) {
@@ -214,7 +215,7 @@ TEST(CommittedResults, WhatNeighboursDisturbedIsForecast) {
     const ForecastSummary& summary = summary_of(accuracy, "profiled");
     EXPECT_EQ(summary.cells, claim.cells);
     EXPECT_GE(summary.pairs_right, claim.pairs);
-    EXPECT_EQ(summary.pairs_wrong, 0U);
+    EXPECT_EQ(summary.pairs_wrong, claim.wrong);
     expect_within(summary.absolute->median_absolute, claim.error_percent, "error");
     for (std::size_t i = 0; i < result.cells.size(); ++i) {
       const Cell& cell = result.cells[i];
