@@ -39,11 +39,14 @@ inline sim::Program chain(std::int64_t n, int count) {
     value = next;
   }
   const std::uint32_t send = sender.add({.kind = sim::InstructionKind::send, .peer = 0, .by = 1, .reads = {value}});
-  sender.add({.kind = sim::InstructionKind::wait, .ticket = sender.ticket[send], .frees = {sender.tensors[value].storage}});
+  sender.add(
+      {.kind = sim::InstructionKind::wait, .ticket = sender.ticket[send], .frees = {sender.tensors[value].storage}});
   const std::uint32_t received = receiver.add_tensor("received", spec, sim::TensorClass::activation);
-  const std::uint32_t recv = receiver.add({.kind = sim::InstructionKind::recv, .peer = 0, .by = -1, .writes = {received}});
-  receiver.add(
-      {.kind = sim::InstructionKind::wait, .ticket = receiver.ticket[recv], .frees = {receiver.tensors[received].storage}});
+  const std::uint32_t recv =
+      receiver.add({.kind = sim::InstructionKind::recv, .peer = 0, .by = -1, .writes = {received}});
+  receiver.add({.kind = sim::InstructionKind::wait,
+                .ticket = receiver.ticket[recv],
+                .frees = {receiver.tensors[received].storage}});
   program.roles = {sender, receiver};
   return program;
 }
