@@ -330,6 +330,8 @@ def test_claims_are_what_the_files_say():
     says("ranks that share that H200", f"{min(errors):.1f} to {max(errors):.1f} %",
          f"{of_shared['pairs_right']} of {of_shared['pairs_right'] + of_shared['pairs_wrong']} pairs")
     says("steps replayed", *(f"{row['error_percent']:.1f} %" for row in rows("profiled", "h200_graph")))
+    half = [row["error_percent"] for row in rows("profiled", "h200_half")]
+    says("ResNet-50 and VGG-16 there in bf16", f"{signed(min(half), 1)[:-2]} to {signed(max(half), 1)}")
     tutorials = [row["error_percent"] for row in rows("profiled", "h200_tutorial", "h200_convnet")]
     pairs = [summary("profiled", name) for name in ("h200_tutorial", "h200_convnet")]
     right, wrong = (sum(of[key] for of in pairs) for key in ("pairs_right", "pairs_wrong"))

@@ -197,7 +197,7 @@ TEST(CommittedResults, TheSpaceOfStrategiesIsForecast) {
 }
 
 /// What was measured beside neighbours: hardly a cell is conclusive, but pairs that noise doesn't hide are in order, all
-/// but one (four ranks of daso on gloo, and two of fsdp).
+/// but one (four ranks of daso on gloo, and two of zero_bubble).
 struct Disturbed {
   const char* file;
   std::size_t cells, pairs, wrong;
