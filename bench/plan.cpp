@@ -226,7 +226,8 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
 
 /// "28 of 40 candidates fit; the 8 fastest are shown (--top); 9 others are slower, by what one of their microbatches
 /// takes; what needs least of the others that were forecast, ddp,dp=8, does not fit: needs 95 of 80 GiB (…)."
-std::string rest_text(const Found& found, std::size_t shown) {
+/// `all_tied`: none of those that are shown can be told from the fastest, so that the next might not either.
+std::string rest_text(const Found& found, std::size_t shown, bool all_tied) {
   const std::vector<Choice>& choices = found.choices;
   const auto fitting = static_cast<std::size_t>(std::ranges::count_if(choices, &Choice::fits));
   std::string text = fmt::format("{} of {} candidates fit", fitting, choices.size() + found.too_large);
@@ -241,6 +242,9 @@ std::string rest_text(const Found& found, std::size_t shown) {
   else if (least != nullptr)
     text += fmt::format("; what needs least of the others{}, {}, {}", found.too_slow > 0 ? " that were forecast" : "",
                         least->cell.strategy, sim::fit_text(least->cell.memory));
+  if (shown < fitting && all_tied)
+    text +=
+        fmt::format("; more than the {} may be as fast as the first: --top {}", shown, std::min(fitting, 3 * shown));
   if (found.alike > 0) text += fmt::format("; not counted: {} with the very forecast of another", found.alike);
   return text + ".";
 }
@@ -298,13 +302,18 @@ int plan(const Options& options) {
   if (!options.is_only_a_rank) {
     const std::optional<sim::TrackRecord> record = track_record();
     const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
+    const sim::Accuracy accuracy = sim::assess(result, record ? &*record : nullptr);
+    const bool all_tied = std::ranges::none_of(accuracy.cells, [](const sim::CellAccuracy& cell) {
+      return std::ranges::any_of(
+          cell.forecasts, [](const auto& forecast) { return forecast.second.told_from_fastest.value_or(false); });
+    });
     if (!found.words.empty()) fmt::print("{}\n", found.words);
     std::vector<std::string> of_strategies;
     for (const sim::Cell& cell : result.cells)
       of_strategies.push_back(sim::remark_on(sim::parse_strategy(cell.strategy, model), model));
     std::ranges::sort(of_strategies);
     fmt::print("{}\n{}{}{}{}{}{}", answer.table, answer.words, sim::remarks_text(of_strategies), found.arithmetic,
-               found.remarks, sim::paragraph(sim::printable(rest_text(found, result.cells.size())), ' ', 100),
+               found.remarks, sim::paragraph(sim::printable(rest_text(found, result.cells.size(), all_tied)), ' ', 100),
                left_out_text(found.left_out, options.details));
     sim::Result kept = result;
     kept.cells.insert(kept.cells.end(), found.skipped.begin(), found.skipped.end());

@@ -73,6 +73,11 @@ diff <(head -n 8 "$scratch/all_rows") <(rows_of <"$scratch/out") || { echo "plan
 [[ $(wc -l <"$scratch/all_rows") == 174 ]] || { echo "plan doesn't show all that fit"; failed=1; }
 grep -q ' candidates fit; the 8 fastest are shown (--top); [0-9]* others are slower, by what one of their microbatches takes' <(tr '\n' ' ' <"$scratch/out") || { echo "plan doesn't say what it passed over"; failed=1; }
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
+# Who asks for a few is told that they aren't all that can't be told apart; who sees one that can is not.
+accepts plan -m gpt2,precision=bf16 -c dgx_a100 --devices 8 --top 3
+grep -q 'more than the 3 may be as fast as the first: --top 9[.;]' <(tr '\n' ' ' <"$scratch/out") || { echo "plan hides ties"; failed=1; }
+accepts plan -m gpt2,precision=bf16 -c dgx_a100 --devices 8 --top 30
+grep -q 'may be as fast as the first' "$scratch/out" && { echo "plan finds ties that it tells apart"; failed=1; }
 # What if: other memory, other rates; what runs has its own.
 accepts predict -m resnet50,global_batch=256 -s ddp,dp=8 -c dgx_a100 --memory 2 --json "$scratch/what_if.json"
 says 'ddp does not fit: needs [0-9.]* of 2.00 GiB'
