@@ -302,18 +302,14 @@ int plan(const Options& options) {
   if (!options.is_only_a_rank) {
     const std::optional<sim::TrackRecord> record = track_record();
     const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
-    const sim::Accuracy accuracy = sim::assess(result, record ? &*record : nullptr);
-    const bool all_tied = std::ranges::none_of(accuracy.cells, [](const sim::CellAccuracy& cell) {
-      return std::ranges::any_of(
-          cell.forecasts, [](const auto& forecast) { return forecast.second.told_from_fastest.value_or(false); });
-    });
     if (!found.words.empty()) fmt::print("{}\n", found.words);
     std::vector<std::string> of_strategies;
     for (const sim::Cell& cell : result.cells)
       of_strategies.push_back(sim::remark_on(sim::parse_strategy(cell.strategy, model), model));
     std::ranges::sort(of_strategies);
     fmt::print("{}\n{}{}{}{}{}{}", answer.table, answer.words, sim::remarks_text(of_strategies), found.arithmetic,
-               found.remarks, sim::paragraph(sim::printable(rest_text(found, result.cells.size(), all_tied)), ' ', 100),
+               found.remarks,
+               sim::paragraph(sim::printable(rest_text(found, result.cells.size(), answer.all_tied)), ' ', 100),
                left_out_text(found.left_out, options.details));
     sim::Result kept = result;
     kept.cells.insert(kept.cells.end(), found.skipped.begin(), found.skipped.end());

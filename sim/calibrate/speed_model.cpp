@@ -28,14 +28,10 @@ double SpeedModel::memory_s(const MachineSpeed& speed, Class kind) {
 }
 
 SpeedModel::Shares SpeedModel::shares_of(const Work& work, const Device& device) {
-  double traffic_s = 0, arithmetic_s = 0;
-  for (const KernelTime& kernel : kernels_of(work, device)) {
-    traffic_s += kernel.traffic_s + kernel.reorder_s;
-    arithmetic_s += kernel.arithmetic_s;
-  }
-  const double sum_s = traffic_s + arithmetic_s;
+  const KernelTime kernels = kernels_together(work, device);
+  const double traffic_s = kernels.traffic_s + kernels.reorder_s, sum_s = traffic_s + kernels.arithmetic_s;
   Shares shares{.core_to_core = work.threads > 1 ? 1.0 : 0.0};  // threads share what they read and write
-  if (sum_s > 0) shares.traffic = traffic_s / sum_s, shares.arithmetic = arithmetic_s / sum_s;
+  if (sum_s > 0) shares.traffic = traffic_s / sum_s, shares.arithmetic = kernels.arithmetic_s / sum_s;
   return shares;
 }
 
@@ -86,6 +82,8 @@ void SpeedModel::fit() {
     reference_[c] = mean(speeds);
     slopes_[c] = slopes_of(static_cast<Class>(c));
   }
+  for (const auto& [task, visits] : visits_[static_cast<std::size_t>(Class::transfers)])
+    rewriting_slopes_[task] = slope_of_rewriting(visits);
 }
 
 /// Least squares about each task's own means, with slopes that are expected to be 0 ± 1.
@@ -133,12 +131,10 @@ SpeedModel::Slopes SpeedModel::slopes_of(Class kind) const {
   return slopes;
 }
 
-double SpeedModel::slope_of_rewriting(const CalibrationTask& task) const {
+double SpeedModel::slope_of_rewriting(const std::vector<Visit>& visits) {
   constexpr double kUnsure_s = 5e-9;  // of a probe
-  const auto found = visits_[static_cast<std::size_t>(Class::transfers)].find(task.id);
-  if (found == visits_[static_cast<std::size_t>(Class::transfers)].end()) return 0;
   std::vector<double> trips_s, rewritings_s;
-  for (const Visit& visit : found->second)
+  for (const Visit& visit : visits)
     if (visit.speed.core_to_core_s > 0) {
       trips_s.push_back(visit.speed.core_to_core_s);
       rewritings_s.push_back(visit.rewriting_s);
@@ -175,8 +171,9 @@ CalibrationSamples SpeedModel::moved(const CalibrationSamples& samples, const Ca
         scale(*times, {});
     const double from_s = samples.speed->core_to_core_s,
                  to_s = (to ? *to : reference_[static_cast<std::size_t>(*kind)]).core_to_core_s;
-    if (from_s > 0 && to_s > 0) {
-      const double longer_s = slope_of_rewriting(task) * (to_s - from_s);
+    if (const auto slope = rewriting_slopes_.find(task.id);
+        slope != rewriting_slopes_.end() && from_s > 0 && to_s > 0) {
+      const double longer_s = slope->second * (to_s - from_s);
       for (std::vector<double>& of_rank : result.link.rewritings)
         for (double& seconds : of_rank) seconds += longer_s;
     }

@@ -77,12 +77,13 @@ class SpeedModel {
   [[nodiscard]] Slopes slopes_of(Class kind) const;
   /// By how much the rewritings of a transfer's operand take longer, for each second that a round trip between the cores
   /// does.
-  [[nodiscard]] double slope_of_rewriting(const CalibrationTask& task) const;
+  static double slope_of_rewriting(const std::vector<Visit>& visits);
   [[nodiscard]] double factor(Class kind, const Shares& shares, const MachineSpeed& speed) const;
 
   std::array<std::map<std::string, std::vector<Visit>>, kClasses> visits_;  // by task
   std::array<Slopes, kClasses> slopes_{Slopes::Zero(), Slopes::Zero(), Slopes::Zero()};
-  std::array<MachineSpeed, kClasses> reference_;  // means
+  std::map<std::string, double> rewriting_slopes_;  // by task
+  std::array<MachineSpeed, kClasses> reference_;    // means
 };
 
 }  // namespace sim

@@ -130,15 +130,16 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
   }
   if (std::ranges::none_of(costs.transfers, [](const TransferCost& cost) { return cost.rewriting_s > 0; })) return;
   costs.rewritten.resize(posts.size());
-  std::vector<std::vector<std::optional<GivenMemory>>> given;  // by role
-  for (const Role& role : program.roles) given.push_back(given_by(program, role));
-  for (std::uint32_t player = 0; player < places.size(); ++player) {
-    const Role& role = program.roles[places[player].role];
+  std::vector<std::vector<std::uint32_t>> waiting(program.roles.size());  // for what each role gives: instructions
+  for (std::size_t r = 0; r < waiting.size(); ++r) {
+    const Role& role = program.roles[r];
+    const std::vector<std::optional<GivenMemory>> given = given_by(program, role);
     for (std::uint32_t i = 0; i < role.size(); ++i)
-      if (const auto& of_role = given[places[player].role];
-          of_role[i] && waits_to_rewrite(program, role, *of_role[i], cluster))
-        costs.rewritten[matching.transfer(places[player], player, role, i)] = true;
+      if (given[i] && waits_to_rewrite(program, role, *given[i], cluster)) waiting[r].push_back(i);
   }
+  for (std::uint32_t player = 0; player < places.size(); ++player)
+    for (const std::uint32_t i : waiting[places[player].role])
+      costs.rewritten[matching.transfer(places[player], player, program.roles[places[player].role], i)] = true;
 }
 
 }  // namespace
@@ -152,12 +153,8 @@ bool waits_to_rewrite(const Program& program, const Role& role, const GivenMemor
   if (!given.until_written) return false;
   if (!is_computed(role.kind[given.writer])) return true;
   const Work& work = program.works[role.work[given.writer]];
-  double arithmetic_s = 0, traffic_s = 0;
-  for (const KernelTime& kernel : kernels_of(work, cluster.kind(work.kind))) {
-    arithmetic_s += kernel.arithmetic_s;
-    traffic_s += kernel.traffic_s + kernel.reorder_s;
-  }
-  return traffic_s > arithmetic_s;
+  const KernelTime kernels = kernels_together(work, cluster.kind(work.kind));
+  return kernels.traffic_s + kernels.reorder_s > kernels.arithmetic_s;
 }
 
 bool is_on_host(const Work& work, const Device& device) { return device.asynchronous && work.op.kind->on_host; }

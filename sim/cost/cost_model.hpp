@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "sim/cluster/cluster.hpp"
-#include "sim/program/given.hpp"
 #include "sim/program/program.hpp"
 #include "sim/table.hpp"
 
 namespace sim {
 
 class Profile;
+struct GivenMemory;
 
 /// Half the width of a 90 % interval in standard deviations.
 constexpr double kNormal90 = 1.645;

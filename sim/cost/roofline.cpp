@@ -158,6 +158,16 @@ std::optional<Arithmetic> lacking(const Work& work, const Device& device) {
   return std::nullopt;
 }
 
+KernelTime kernels_together(const Work& work, const Device& device) {
+  KernelTime sum;
+  for (const KernelTime& kernel : kernels_of(work, device)) {
+    sum.arithmetic_s += kernel.arithmetic_s;
+    sum.traffic_s += kernel.traffic_s;
+    sum.reorder_s += kernel.reorder_s;
+  }
+  return sum;
+}
+
 std::set<std::int64_t> slow_rows(const Work& work, const Device& device) {
   const bool is_slow = std::ranges::any_of(flops_of(work, device), [](const FlopsIn& part) { return part.share < 1; });
   return is_slow ? uneven_rows(work.op) : std::set<std::int64_t>();

@@ -38,6 +38,9 @@ std::optional<Arithmetic> lacking(const Work& work, const Device& device);
 /// kernel each. None where the device lacks the arithmetic.
 std::vector<KernelTime> kernels_of(const Work& work, const Device& device);
 
+/// All of them: their parts, each added up.
+KernelTime kernels_together(const Work& work, const Device& device);
+
 /// Lengths of the rows because of which tensor cores are slow: none unless the work multiplies in half precision on a GPU.
 std::set<std::int64_t> slow_rows(const Work& work, const Device& device);
 

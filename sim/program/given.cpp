@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 namespace sim {
@@ -33,12 +34,11 @@ class History {
 
   void play_step() {
     role_.play(1, [&](std::uint32_t i) {
-      const bool gives = role_.kind[i] == InstructionKind::collective;
-      for (const std::uint32_t tensor : role_.reads(i))
-        if (gives) give(i, role_.tensors[tensor].storage);
+      const auto given =
+          role_.kind[i] == InstructionKind::collective ? role_.reads(i) : std::span<const std::uint32_t>();
+      for (const std::uint32_t tensor : given) give(i, role_.tensors[tensor].storage);
       write(i);
-      for (const std::uint32_t tensor : role_.reads(i))
-        if (gives) storages_[role_.tensors[tensor].storage].reader = i;
+      for (const std::uint32_t tensor : given) storages_[role_.tensors[tensor].storage].reader = i;
       for (const std::uint32_t s : role_.frees(i)) {
         freed_[role_.storages[s].bytes].push_back(storages_[s].reader);
         storages_[s] = {};
@@ -100,9 +100,9 @@ class History {
 }  // namespace
 
 std::vector<std::optional<GivenMemory>> given_by(const Program& program, const Role& role) {
-  History memory(program, role);
-  for (int step = 0; step < 2; ++step) memory.play_step();
-  return std::move(memory).given();
+  History history(program, role);
+  for (int step = 0; step < 2; ++step) history.play_step();
+  return std::move(history).given();
 }
 
 }  // namespace sim

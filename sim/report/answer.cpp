@@ -516,6 +516,7 @@ Answer answer_of(const Result& result, const TrackRecord* record, const std::str
         ties.push_back(name_of(*other, question));
       else
         apart.push_back(other);
+    answer.all_tied &= ties.size() == fitting.size();
     const bool is_forecast = !fastest.is_measured();
     const std::string of_what = fitting.size() < question.lines.size() ? " of what fits" : "";
     std::string begin = of_model + ties[0];

@@ -25,6 +25,7 @@ struct Answer {
   std::string table, words;  // whole lines
   /// The fastest cells that fit, by their index: one per model, where there is one.
   std::vector<std::size_t> fastest;
+  bool all_tied = true;  // of no model is any that fits told apart from the fastest
 };
 /// `record`: see `assess`. `more_rounds`: how to go on measuring, with {} for the number of rounds in all
 /// ("the same command with --rounds {}"); empty where the command takes none.

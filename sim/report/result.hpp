@@ -26,7 +26,7 @@
 //                    of its device. Missing: not known. predicted_at_peak_bytes: {tensor class: bytes};
 //                    needed_bytes: {use: bytes}, of the device that least is left of, and fused_needed_bytes in all if
 //                    its optimizer's updates were fused; by_device: [{ranks: "1-3", devices, needed_bytes}], of each,
-//                    alike ones together, where it is another number of bytes (all may be missing)
+//                    alike ones together, needed_bytes where they are others than those (all may be missing)
 //     attribution   {cost model: {rounds, effects_s: {class: effect}}}: means over so many rounds, see
 //                   `ClassError::effect_s`; of less than a two-thousandth of the step in "rest"
 //     as_ours       true: the rounds of this peer have predicted, stated_90, novelty, guesses and speed of our cell's,

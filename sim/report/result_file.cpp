@@ -407,15 +407,19 @@ void read_as_ours(const JsonObject& json, const Result& result, Cell& peer) {
   }
 }
 
+std::map<std::string, std::int64_t> read_bytes(JsonObject json) {
+  std::map<std::string, std::int64_t> bytes;
+  for (const std::string& name : json.keys()) bytes[name] = at_least(json, name, 0);
+  return bytes;
+}
+
 CellMemory read_memory(JsonObject json) {
   CellMemory memory;
   for (const MemoryPart& part : kMemoryParts)
     if (json.has(part.name) && !json.value(part.name).is_null()) memory.*part.value = at_least(json, part.name, 0);
-  JsonObject classes = json.object("predicted_at_peak_bytes");
-  for (const std::string& name : classes.keys()) memory.predicted_at_peak_bytes[name] = at_least(classes, name, 0);
+  memory.predicted_at_peak_bytes = read_bytes(json.object("predicted_at_peak_bytes"));
   if (json.has("needed_bytes")) {
-    JsonObject uses = json.object("needed_bytes");
-    for (const std::string& name : uses.keys()) memory.needed_bytes[name] = at_least(uses, name, 0);
+    memory.needed_bytes = read_bytes(json.object("needed_bytes"));
     if (!memory.needed()) throw ConfigError("{}: 'needed_bytes' add up to more than 2^60", json.where());
   }
   if (json.has("fused_needed_bytes")) memory.fused_needed_bytes = at_least(json, "fused_needed_bytes", 0);
@@ -424,12 +428,7 @@ CellMemory read_memory(JsonObject json) {
       DeviceNeed& need = memory.by_device.emplace_back();
       need.ranks = device.text("ranks");
       need.devices = at_least(device, "devices", 1);
-      if (device.has("needed_bytes")) {
-        JsonObject uses = device.object("needed_bytes");
-        for (const std::string& name : uses.keys()) need.needed_bytes[name] = at_least(uses, name, 0);
-      } else {
-        need.needed_bytes = memory.needed_bytes;
-      }
+      need.needed_bytes = device.has("needed_bytes") ? read_bytes(device.object("needed_bytes")) : memory.needed_bytes;
       device.finish();
     }
   json.finish();

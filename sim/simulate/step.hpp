@@ -132,9 +132,6 @@ class StepCosts {
 
   /// Host time to issue an instruction to the rank's device.
   [[nodiscard]] double launch_s(std::uint32_t rank) const { return mean.launch_of(placed_.kind(rank)); }
-  [[nodiscard]] bool is_rewritten(std::uint32_t rank, std::uint32_t i) const {
-    return !mean.rewritten.empty() && mean.rewritten[placed_.transfer(rank, i)];
-  }
   /// Host time of an instruction of a synchronous device: a launch, or what posting the instruction before it takes, if
   /// that is more; and what writing takes longer that others have read in that one.
   [[nodiscard]] double host_s(std::uint32_t rank, std::uint32_t i, bool sender_posted_first) const {
@@ -143,8 +140,9 @@ class StepCosts {
     const bool received = placed_.role(rank).kind[i - 1] == InstructionKind::recv;
     const double send_overhead_s =
         sender_posted_first ? message(rank, i - 1, true).send_overhead_s : before.send_overhead_s;
+    const bool is_rewritten = !mean.rewritten.empty() && mean.rewritten[placed_.transfer(rank, i - 1)];
     return std::max(launch_s(rank), received ? before.recv_overhead_s : send_overhead_s) +
-           (is_rewritten(rank, i - 1) ? before.rewriting_s : 0);
+           (is_rewritten ? before.rewriting_s : 0);
   }
 
   /// The host of an asynchronous device (a GPU) runs ahead of it: an instruction starts at the earliest when it has

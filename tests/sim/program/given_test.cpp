@@ -35,15 +35,6 @@ struct Gathers {
     draft.scaled_copy(source, late, 1, kNone);
   });
 
-  template <class Visit>
-  void each(const Visit& visit) const {
-    const Role& role = program.roles[0];
-    const std::vector<std::optional<GivenMemory>> given = given_by(program, role);
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      EXPECT_EQ(given[i].has_value(), role.kind[i] == InstructionKind::collective) << i;
-      if (given[i]) visit(*given[i]);
-    }
-  }
   static std::optional<double> copies(const std::optional<double>& bytes) {
     return bytes ? std::optional(*bytes / kMoved) : std::nullopt;
   }
@@ -54,11 +45,14 @@ TEST(Given, SaysWhenItWasWrittenAndWhenItIsAgain) {
   Copies since, until;
   std::vector<std::string> by;
   const Role& role = gathers.program.roles[0];
-  gathers.each([&](const GivenMemory& given) {
-    since.push_back(Gathers::copies(given.since_written));
-    until.push_back(Gathers::copies(given.until_written));
-    by.push_back(given.writer == kNone ? "" : role.tensors[role.writes(given.writer)[0]].name);
-  });
+  const std::vector<std::optional<GivenMemory>> given = given_by(gathers.program, role);
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    EXPECT_EQ(given[i].has_value(), role.kind[i] == InstructionKind::collective) << i;
+    if (!given[i]) continue;
+    since.push_back(Gathers::copies(given[i]->since_written));
+    until.push_back(Gathers::copies(given[i]->until_written));
+    by.push_back(given[i]->writer == kNone ? "" : role.tensors[role.writes(given[i]->writer)[0]].name);
+  }
   EXPECT_EQ(since, (Copies{std::nullopt, 0, 0, 0, 0, 0}));
   EXPECT_EQ(until, (Copies{std::nullopt, 3, std::nullopt, 3, 0, 2}));
   EXPECT_EQ(by, (std::vector<std::string>{"", "late", "", "often", "b", "a"}));
