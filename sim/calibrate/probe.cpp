@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "sim/calibrate/make_probe.hpp"
+#include "sim/cost/statistic.hpp"
 #include "sim/error.hpp"
 #include "sim/program/given.hpp"
 
@@ -18,17 +19,22 @@ namespace {
 
 constexpr std::int64_t kFeaturesOfRow = 4000;   // 64 MB of weights
 constexpr std::string_view kUnread = "unread";  // by other ranks
+// Of collectives beside compute.
+constexpr std::int64_t kSmallBeside = 1 << 20;
+constexpr std::uint32_t kRepeatsOfSmallBeside = 24, kComputesBeside = 6, kComputesOfLate = 4;
 
-/// Writes the members of all lists of a group: fill(draft, is_root) writes what each does. The root of a kind that has
-/// one is a list's first, in a role of its own where it does something else than the others.
+/// Writes the members of all lists of a group: fill(draft, is_first) writes what each does. A list's first, the root of
+/// a kind that has one, is in a role of its own where it does something else than the others.
 template <class Fill>
-Program collective_probe(const TransferQuestion& question, const Mesh& mesh, std::uint32_t axes, const Fill& fill) {
-  const bool all_alike = operands_of(question.collective, /*is_root=*/true) == operands_of(question.collective, false);
+Program collective_probe(const TransferQuestion& question, const Mesh& mesh, std::uint32_t axes, const Fill& fill,
+                         bool is_first_apart = false) {
+  const bool all_alike =
+      !is_first_apart && operands_of(question.collective, /*is_root=*/true) == operands_of(question.collective, false);
   std::vector<std::vector<std::uint32_t>> roles(all_alike || question.members == 1 ? 1 : 2);
   for (std::uint32_t rank = 0; rank < mesh.ranks(); ++rank)
     roles[roles.size() == 1 || mesh.members(rank, axes)[0] == rank ? 0 : 1].push_back(rank);
   return make_probe(fmt::format("probe of {}", to_string(question.collective)), mesh, axes, roles,
-                    [&](Draft& draft, std::uint32_t role) { fill(draft, /*is_root=*/role == 0); });
+                    [&](Draft& draft, std::uint32_t role) { fill(draft, /*is_first=*/role == 0); });
 }
 
 /// nccl-tests' size s is the whole array, which members of some kinds have or get a part of: f32, whole parts.
@@ -168,7 +174,7 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
   check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
-  return collective_probe(question, row_of(question.members), 1, [&](Draft& draft, bool /*is_root*/) {
+  return collective_probe(question, row_of(question.members), 1, [&](Draft& draft, bool /*is_first*/) {
     const Linear linear = layer_in_cache(draft);
     const std::uint32_t source = add_constant(draft, "source", spec, 1),
                         buffer = add_constant(draft, "buffer", spec, 0);
@@ -204,6 +210,38 @@ std::vector<std::vector<double>> rewriting_times(const Program& probe, const Tim
     }
   }
   return seconds;
+}
+
+bool is_waited_for_at_once(const Role& role, std::uint32_t i) {
+  return i + 1 < role.size() && role.kind[i + 1] == InstructionKind::wait && role.awaits[i + 1] == i;
+}
+
+std::optional<double> core_time(const Program& probe, const Timeline& timeline) {
+  double taken_s = 0, alone_s = 0;
+  for (const Role& role : probe.roles)
+    for (const std::uint32_t rank : role.ranks) {
+      const RankTimeline& times = timeline.ranks[rank];
+      std::vector<double> transfers, computed, repeats;
+      std::optional<double> waited_s, posted_s;  // the last of either part
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (role.kind[i] != InstructionKind::collective) continue;
+        if (waited_s) computed.push_back(times.posted_s[i] - *waited_s);
+        waited_s.reset();
+        if (is_waited_for_at_once(role, i)) {
+          transfers.push_back(times.end_s[i] - times.start_s[i]);
+          waited_s = times.end_s[i + 1];
+          continue;
+        }
+        if (posted_s) repeats.push_back(times.posted_s[i] - *posted_s);
+        posted_s = times.posted_s[i];
+      }
+      if (repeats.empty() || computed.size() < 2) continue;
+      computed.pop_back();  // the late member's
+      for (std::vector<double>* seconds : {&transfers, &computed, &repeats}) without_interruptions(*seconds);
+      taken_s += std::max(0.0, mean_of(repeats) - mean_of(computed));
+      alone_s += mean_of(transfers);
+    }
+  return alone_s > 0 ? std::optional(taken_s / alone_s) : std::nullopt;
 }
 
 std::optional<double> core_share(const Program& probe, const Timeline& timeline) {
@@ -296,6 +334,15 @@ double bytes_between(const Program& program, const Role& role) {
   return transfers > 0 ? bytes / transfers : 0;
 }
 
+/// Whether a rank computes between a collective's post and its wait.
+bool computes_until_wait(const Role& role, std::uint32_t posted) {
+  for (std::uint32_t i = posted + 1; i < role.size(); ++i) {
+    if (role.kind[i] == InstructionKind::wait && role.awaits[i] == posted) return false;
+    if (is_computed(role.kind[i])) return true;
+  }
+  return true;
+}
+
 /// Values that count as many times as bytes have them.
 class Weighted {
  public:
@@ -329,12 +376,14 @@ BetweenTransfers between_transfers(const Program& program) {
 BetweenTransfers between_collectives(const Program& program, const Cluster& cluster, CollectiveKind kind) {
   BetweenTransfers between = between_transfers(program);
   Weighted since, until;
-  double updated = 0, rewritten = 0;  // bytes
+  double updated = 0, rewritten = 0, beside = 0, all = 0;  // bytes
   for (const Role& role : program.roles) {
     const std::vector<std::optional<GivenMemory>> given = given_by(program, role);
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       if (!given[i] || role.collective[i] != kind) continue;
       const auto bytes = static_cast<double>(program.transfer_bytes(role, i));
+      all += bytes;
+      if (computes_until_wait(role, i)) beside += bytes;
       if (given[i]->since_written) since.add(*given[i]->since_written, bytes);
       if (!waits_to_rewrite(program, role, *given[i], cluster)) continue;
       until.add(*given[i]->until_written, bytes);
@@ -346,6 +395,8 @@ BetweenTransfers between_collectives(const Program& program, const Cluster& clus
     }
   }
   if (updated < rewritten / 2) between.updated_by.reset();
+  between.computes_beside =
+      cluster.link().engine == TransferEngine::background && !cluster.device.asynchronous && beside > all / 2;
   between.bytes_since_written = since.median().value_or(0);
   if (cluster.link().engine == TransferEngine::receiver) between.bytes_until_rewritten = until.median();
   return between;
@@ -377,7 +428,8 @@ struct BufferTurns {
     };
     ahead = repeats(between.bytes_since_written);
     if (ahead == 0) bytes_after = between.bytes_since_written;
-    count = ahead + std::max(1U, repeats(between.bytes_until_rewritten.value_or(0)));
+    // What is in flight beside compute isn't written.
+    count = ahead + std::max(between.computes_beside ? 2U : 1U, repeats(between.bytes_until_rewritten.value_or(0)));
   }
 };
 
@@ -385,10 +437,10 @@ struct BufferTurns {
 struct GivenInTurn {
   std::vector<std::uint32_t> reads, writes;
 };
-/// Of so many that follow each other. What they give is in `turns` buffers, what they get in one, unless a part of it is
-/// what they give.
+/// Of so many that follow each other. What they give is in `turns` buffers; what they get is in one, unless a part of it
+/// is what they give, or two are in flight at a time.
 std::vector<GivenInTurn> given_in_turn(Draft& draft, const TransferQuestion& question, std::uint32_t axes, bool is_root,
-                                       std::uint32_t turns) {
+                                       std::uint32_t turns, bool two_in_flight) {
   const CollectiveOperands operands = operands_of(question.collective, is_root);
   const auto buffers = [&](Moved moved, std::string_view name) {
     std::vector<std::uint32_t> tensors;
@@ -402,7 +454,8 @@ std::vector<GivenInTurn> given_in_turn(Draft& draft, const TransferQuestion& que
   std::vector<GivenInTurn> in_turn(turns);
   for (std::uint32_t t = 0; t < turns; ++t) {
     auto& [reads, writes] = in_turn[t];
-    if (!operands.in_place) writes = t > 0 && !is_in_result ? in_turn[0].writes : buffers(operands.writes, "result");
+    if (!operands.in_place)
+      writes = t > 0 && !is_in_result && !two_in_flight ? in_turn[0].writes : buffers(operands.writes, "result");
     if (is_in_result) {
       check_internal(std::has_single_bit(axes), "a member's own part by several axes");
       reads = {draft.role.add_own_view(fmt::format("own{}", t), collective_spec(question, operands.reads), writes.at(0),
@@ -426,8 +479,12 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
           : 2.0 * static_cast<double>(whole.bytes());
   const BufferTurns turns(between, between.bytes_until_rewritten ? 2 * of_writer : of_writer);
   repeats = (repeats + turns.count - 1) / turns.count * turns.count;
-  return collective_probe(question, mesh, axes, [&](Draft& draft, bool is_root) {
-    const std::vector<GivenInTurn> in_turn = given_in_turn(draft, question, axes, is_root, turns.count);
+  std::uint32_t repeats_beside = 0;
+  if (between.computes_beside)
+    repeats_beside = question.bytes <= kSmallBeside ? std::max(repeats, kRepeatsOfSmallBeside) : repeats;
+  const auto fill = [&](Draft& draft, bool is_first) {
+    const std::vector<GivenInTurn> in_turn =
+        given_in_turn(draft, question, axes, is_first, turns.count, between.computes_beside);
     const bool gives = !in_turn[0].reads.empty();
     const TensorSpec spec = gives ? draft.role.tensors[in_turn[0].reads[0]].spec : TensorSpec();
     const std::uint32_t source = gives ? add_constant(draft, "source", spec, 0) : kNone;
@@ -447,8 +504,11 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
     const Linear before = layer_of(draft, between.bytes - turns.bytes_after - more);
     const std::optional<Linear> after =
         turns.bytes_after > 0 ? std::optional<Linear>(layer_of(draft, turns.bytes_after)) : std::nullopt;
-    for (std::uint32_t k = 0; k < repeats; ++k) {
+    const std::optional<Linear> cached = between.computes_beside ? std::optional(layer_in_cache(draft)) : std::nullopt;
+    std::uint32_t in_flight = kNone;
+    for (std::uint32_t k = 0; k < repeats + repeats_beside; ++k) {
       const std::uint32_t written = (k + turns.ahead) % turns.count;
+      if (cached) cached->compute(draft, kComputesBeside + (is_first && k == repeats ? kComputesOfLate : 0));
       before.compute(draft, 1);
       if (!after) add_other_code(draft, between.kinds);
       if (!unread.empty() && k % 2 == 0) write(unread[written]);
@@ -459,9 +519,16 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
         add_other_code(draft, between.kinds);
       }
       const auto& [reads, writes] = in_turn[k % turns.count];
-      draft.wait(draft.post_collective(question.collective, 0, /*root=*/0, reads, writes, kNone), kNone);
+      const std::uint32_t posted = draft.post_collective(question.collective, 0, /*root=*/0, reads, writes, kNone);
+      if (in_flight != kNone) draft.wait(in_flight, kNone);
+      if (k < repeats)
+        draft.wait(posted, kNone);
+      else
+        in_flight = posted;
     }
-  });
+    if (in_flight != kNone) draft.wait(in_flight, kNone);
+  };
+  return collective_probe(question, mesh, axes, fill, /*is_first_apart=*/between.computes_beside);
 }
 
 }  // namespace sim

@@ -39,6 +39,8 @@ struct BetweenTransfers {
   /// for that (waits_to_rewrite); else nothing.
   std::optional<double> bytes_until_rewritten = {};
   std::optional<OpInstance> updated_by = {};  // where that is an optimizer: it, without inputs
+  /// Whether ranks compute between a post and its wait, on cores that the transport needs, too.
+  bool computes_beside = false;
 };
 /// A program's: the bytes, and which of the layers that probes have (convolutions, batch norms, ReLU, pools, softmax) it
 /// has; of an imported model all, since its bodies are of many kernels.
@@ -50,7 +52,9 @@ BetweenTransfers between_collectives(const Program& program, const Cluster& clus
 /// the step's ops move, up to 38 MB, which is more than caches hold; then small layers of the step's kinds are played.
 /// A collective's operands are given in turn, as many as it takes for each to have been written, and to be written again,
 /// as many bytes before and after as in the step, up to 24; where others read them, another is written beside each that
-/// nobody else reads (rewriting_times).
+/// nobody else reads (rewriting_times). If `computes_beside`, more repeats follow whose transfer is waited for when the
+/// next has been posted, and before which the first member is late (core_time). All repeats then also compute layers that
+/// a core's own cache holds: there the transport's threads are most in the way.
 /// `rendezvous`: of four point-to-point repeats the first two are expected, the others aren't (sim::Rendezvous).
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
                        bool rendezvous);
@@ -78,6 +82,14 @@ Program memory_probe(const Model& model, std::uint32_t ranks = 1);
 /// seconds that writing it took longer than writing as much that no other rank has read. The others' caches hold it
 /// since, and must be told, line by line. Noise may make it negative. Nothing of other probes.
 std::vector<std::vector<double>> rewriting_times(const Program& probe, const Timeline& timeline);
+
+/// What a step of a probe that `computes_beside` says: PostTimes::core_time. What a repeat of its second part takes longer
+/// than what is computed in it, by what a transfer of the first part takes, mean over the ranks. nullopt for other
+/// probes.
+std::optional<double> core_time(const Program& probe, const Timeline& timeline);
+
+/// Whether a collective's wait follows its post at once.
+bool is_waited_for_at_once(const Role& role, std::uint32_t instruction);
 
 /// What a step of the overlap probe says: the share of the cores' time that compute lost while a transfer ran, 0…1.
 /// nullopt when the transfers were over before one compute's time.

@@ -272,6 +272,7 @@ void collect_transfers(const CalibrationTask& task, std::span<const Timeline> st
       const RankTimeline& times = step.ranks[rank];
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (!is_posted(role.kind[i])) continue;
+        if (role.kind[i] == InstructionKind::collective && !is_waited_for_at_once(role, i)) continue;
         const bool receives = role.kind[i] == InstructionKind::recv;
         const bool sender_first = (times.posted_s[i] < times.start_s[i]) != receives;
         LinkSamples& link = task.has_unexpected() && sender_first ? samples.unexpected : samples.link;
@@ -291,6 +292,7 @@ void collect_transfers(const CalibrationTask& task, std::span<const Timeline> st
     }
     if (first_only) samples.link.transfers.insert(samples.link.transfers.end(), first_s.begin(), first_s.end());
     if (task.question.kind == InstructionKind::collective) {
+      if (const std::optional<double> taken = core_time(task.program, step)) samples.link.core_times.push_back(*taken);
       const std::vector<std::vector<double>> rewritings = rewriting_times(task.program, step);
       samples.link.rewritings.resize(rewritings.size());
       for (std::size_t rank = 0; rank < rewritings.size(); ++rank)
@@ -392,9 +394,9 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile
   }
   if (!samples.core_shares.empty()) profile.add_core_share(task.world, mean_of(samples.core_shares));
   const auto add_link = [&](const LinkKey& key, const LinkSamples& link) {
-    profile.add_link(
-        key, task.question.bytes, link.transfers,
-        {mean_of(link.send_overheads), mean_of(link.recv_overheads), mean_of(link.engaged), rewriting_s(link)});
+    profile.add_link(key, task.question.bytes, link.transfers,
+                     {mean_of(link.send_overheads), mean_of(link.recv_overheads), mean_of(link.engaged),
+                      rewriting_s(link), mean_of(link.core_times)});
   };
   const LinkKey key = link_key(task.world, task.question);
   // On a busy machine it may be that no receiver was first.

@@ -27,6 +27,7 @@ namespace sim {
 struct LinkSamples {
   std::vector<double> transfers, send_overheads, recv_overheads, engaged;
   std::vector<std::vector<double>> rewritings;  // rewriting_times, by rank: noise may be negative
+  std::vector<double> core_times;               // core_time, one per step; a ratio
 };
 /// TransferCost::rewriting_s: the ranks' medians, their mean.
 double rewriting_s(const LinkSamples& link);

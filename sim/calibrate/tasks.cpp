@@ -205,11 +205,13 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
       task.question.bytes = bytes;
       BetweenTransfers between = of_kind_between;
       if (bytes > kLargestTransfer) between.bytes_until_rewritten.reset();  // no cache holds it
+      if (!question.devices.empty()) between.computes_beside = false;       // there the others compute meanwhile
       std::string when = between.bytes_since_written > 0
                              ? fmt::format(", {:.0f} since it was written", between.bytes_since_written / 1e3)
                              : "";
       if (between.bytes_until_rewritten)
         when += fmt::format(", {:.0f} until it is again", *between.bytes_until_rewritten / 1e3);
+      if (between.computes_beside) when += ", and beside compute";
       const std::uint32_t repeats = bytes <= kSmallTransfer ? kProbeRepeatsOfSmall : kProbeRepeats;
       task.label =
           fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB{} before each{}", job.world,

@@ -81,6 +81,9 @@ struct TransferCost {
   /// Host time until the thread that posts it (a send, a collective) goes on, launch included; the same of a recv.
   double send_overhead_s = 0, recv_overhead_s = 0;
   double core_share = 0;  // of each member's core while it runs
+  /// How many times as long it takes while a core at one of its ends computes: the transport's threads and the rank's
+  /// displace what the other needs in the core's caches, and members seldom post at one time then.
+  double beside_compute = 1;
   /// How long, from the post of a collective whose members share cores, a member's core is busy with it before the
   /// others have posted, too (the transport's threads begin). A member that posts last does that in latency_s.
   double engaged_s = 0;

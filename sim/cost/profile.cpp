@@ -216,6 +216,7 @@ std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster&
                     .engaged_s = time->posts.engaged_s,
                     .rewriting_s = time->posts.rewriting_s,
                     .jitter = time->jitter};
+  if (cost.core_share > 0) cost.beside_compute = std::max(1.0, time->posts.core_time / cost.core_share);
   if (link.kind != "send") return cost;
   const std::optional<Statistic> note = profile.link({link.world, "note", link.members}, 0);
   const std::optional<TransferTime> unexpected =

@@ -18,13 +18,14 @@
 //                jitter_s. issue: host time to issue it, as such a list; of asynchronous devices only.
 //                workspace_bytes: what the op allocates beside its outputs and gives back; missing if not measured
 //   links        [{world, kind, members, devices, spread, own_in_place, bytes, count, mean_s, sd_s, median_s, jitter_s,
-//                post_s, recv_post_s, engaged_s, rewriting_s}]: kind send (the receiver had posted first, if the world notifies),
-//                unexpected_send (it hadn't), or a collective's name; seconds from ready to done; mean host seconds
-//                until the posting thread goes on, of a send or collective and of a recv, 0 where missing. Or note: what
-//                handling the notification of the first post takes from the other end's core (sim::Rendezvous), of 0
-//                bytes. Among ranks that share devices: devices (TransferQuestion::devices) and engaged_s
+//                post_s, recv_post_s, engaged_s, rewriting_s, core_time}]: kind send (the receiver had posted first, if
+//                the world notifies), unexpected_send (it hadn't), or a collective's name; seconds from ready to done;
+//                mean host seconds until the posting thread goes on, of a send or collective and of a recv, 0 where
+//                missing. Or note: what handling the notification of the first post takes from the other end's core
+//                (sim::Rendezvous), of 0 bytes. Among ranks that share devices: devices (TransferQuestion::devices) and engaged_s
 //                (TransferCost::engaged_s), missing elsewhere. rewriting_s (TransferCost::rewriting_s): 0 where
-//                missing. Between hosts: spread (TransferQuestion::spread), missing within one. own_in_place
+//                missing. core_time (PostTimes::core_time): missing where nothing was computed beside it. Between
+//                hosts: spread (TransferQuestion::spread), missing within one. own_in_place
 //                (TransferQuestion::own_in_place): missing where not
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
 //   rank_spread  {world: {count, difference, hiccup_variance}}: how far apart ranks that run the same lie in one step;

@@ -155,6 +155,7 @@ class ProfileFile {
         row["recv_post_s"] = number(measured.posts.recv_overhead_s);
         if (measured.posts.engaged_s > 0) row["engaged_s"] = number(measured.posts.engaged_s);
         if (measured.posts.rewriting_s > 0) row["rewriting_s"] = number(measured.posts.rewriting_s);
+        if (measured.posts.core_time > 0) row["core_time"] = number(measured.posts.core_time);
         if (!key.devices.empty()) row["devices"] = key.devices;
         if (!key.spread.empty()) row["spread"] = key.spread;
         if (key.own_in_place) row["own_in_place"] = true;
@@ -235,11 +236,13 @@ class ProfileFile {
       if (std::ranges::find(kLinkKinds, key.kind) == kLinkKinds.end())
         throw ConfigError("{}: unknown kind '{}'; known: {}", row.where(), key.kind,
                           fmt::to_string(fmt::join(kLinkKinds, ", ")));
-      LinkTimes::Size measured{read_statistic(row), {}};
+      LinkTimes::Size measured{read_statistic(row), {}, 0};
       if (row.has("post_s")) measured.posts.send_overhead_s = time_of(row, "post_s");
       if (row.has("recv_post_s")) measured.posts.recv_overhead_s = time_of(row, "recv_post_s");
       if (row.has("engaged_s")) measured.posts.engaged_s = time_of(row, "engaged_s");
       if (row.has("rewriting_s")) measured.posts.rewriting_s = time_of(row, "rewriting_s");
+      if (row.has("core_time"))
+        measured.posts.core_time = time_of(row, "core_time"), measured.beside = measured.time.count;
       if (!profile.links_[key].sizes.emplace(bytes, measured).second)
         throw ConfigError("{}: {} {} with members={} bytes={}{} is there twice", row.where(), key.world, key.kind,
                           key.members, bytes,

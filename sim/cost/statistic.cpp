@@ -82,13 +82,17 @@ Interruptions without_interruptions(std::span<double> samples_s) {
 
 void LinkTimes::add(std::int64_t bytes, std::span<const double> samples_s, const PostTimes& posts) {
   if (samples_s.empty()) return;
-  auto& [time, known] = sizes[bytes];
+  auto& [time, known, beside] = sizes[bytes];
   time.add(samples_s);
   const double share = static_cast<double>(samples_s.size()) / static_cast<double>(time.count);
   known.send_overhead_s += share * (posts.send_overhead_s - known.send_overhead_s);
   known.recv_overhead_s += share * (posts.recv_overhead_s - known.recv_overhead_s);
   known.engaged_s += share * (posts.engaged_s - known.engaged_s);
   known.rewriting_s += share * (posts.rewriting_s - known.rewriting_s);
+  if (posts.core_time <= 0) return;  // nothing was computed beside these
+  beside += std::ssize(samples_s);
+  known.core_time +=
+      (posts.core_time - known.core_time) * static_cast<double>(samples_s.size()) / static_cast<double>(beside);
 }
 
 std::optional<TransferTime> LinkTimes::at(std::int64_t bytes) const {
@@ -117,7 +121,8 @@ std::optional<TransferTime> LinkTimes::at(std::int64_t bytes) const {
                       {value(low.posts.send_overhead_s, high.posts.send_overhead_s, least.send_overhead_s),
                        value(low.posts.recv_overhead_s, high.posts.recv_overhead_s, least.recv_overhead_s),
                        value(low.posts.engaged_s, high.posts.engaged_s, least.engaged_s),
-                       value(low.posts.rewriting_s, high.posts.rewriting_s, least.rewriting_s)}};
+                       value(low.posts.rewriting_s, high.posts.rewriting_s, least.rewriting_s),
+                       beyond ? high.posts.core_time : value(low.posts.core_time, high.posts.core_time, 0)}};
 }
 
 LinkTimes LinkTimes::monotone() const {

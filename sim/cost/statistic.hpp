@@ -83,6 +83,8 @@ struct PostTimes {
   double send_overhead_s = 0, recv_overhead_s = 0;
   double engaged_s = 0;    // TransferCost::engaged_s; 0 where nobody shares a core
   double rewriting_s = 0;  // TransferCost::rewriting_s; 0 where nobody reads another's memory
+  /// Seconds of its members' cores that it takes from compute beside it, per second that it takes alone; 0: not known.
+  double core_time = 0;
 };
 
 /// A transfer's time: a part that doesn't depend on the size, and the rest.
@@ -104,7 +106,8 @@ struct AlphaBeta {
 struct LinkTimes {
   struct Size {
     Statistic time;
-    PostTimes posts;  // means
+    PostTimes posts;          // means
+    std::int64_t beside = 0;  // samples that core_time is of
   };
   std::map<std::int64_t, Size> sizes;  // by bytes
 

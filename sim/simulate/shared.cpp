@@ -49,10 +49,11 @@ class SharedStep {
 
  private:
   struct Core {
-    std::uint32_t rank = kNone;      // that has the core, where one runs until it waits
-    std::deque<std::uint32_t> line;  // of those that are ready for it then
-    std::uint32_t computing = 0;     // ranks
-    std::uint32_t engaged = 0;       // collectives that the transport begins: no other rank gets the core meanwhile
+    std::uint32_t rank = kNone;            // that has the core, where one runs until it waits
+    std::deque<std::uint32_t> line;        // of those that are ready for it then
+    std::uint32_t computing = 0;           // ranks
+    std::vector<std::uint32_t> disturbed;  // transfers that move and are slower while it computes
+    std::uint32_t engaged = 0;  // collectives that the transport begins: no other rank gets the core meanwhile
   };
   struct Node {
     std::uint32_t computing = 0;  // devices
@@ -77,6 +78,7 @@ class SharedStep {
     std::uint32_t uncopied = 0;                       // parts
     bool on_sender = false;                           // the transport's threads work on the sender's core, too
     bool moving = false;                              // `activity` goes on
+    std::uint32_t computing = 0;                      // meanwhile, of the cores at its ends, if that slows it down
     Fluid::Activity activity = 0;
     std::vector<std::uint32_t> sleepers;
   };
@@ -160,11 +162,16 @@ class SharedStep {
   }
 
   void use_core(std::uint32_t rank, double seconds) {
-    if (cores_[placed_.device(rank)].computing++ == 0)
+    Core& core = cores_[placed_.device(rank)];
+    if (core.computing++ == 0) {
       nodes_[ranks_[rank].node].computing += placed_.alike_on_node(rank);
-    ranks_[rank].activity = fluid_.begin(seconds, {{placed_.device(rank)}}, [this, rank] {
-      if (--cores_[placed_.device(rank)].computing == 0)
+      for (const std::uint32_t id : core.disturbed) compute_beside(transfers_[id], true);
+    }
+    ranks_[rank].activity = fluid_.begin(seconds, {{placed_.device(rank)}}, [this, rank, &core] {
+      if (--core.computing == 0) {
         nodes_[ranks_[rank].node].computing -= placed_.alike_on_node(rank);
+        for (const std::uint32_t id : core.disturbed) compute_beside(transfers_[id], false);
+      }
       ready_.push_back(rank);
     });
   }
@@ -303,7 +310,7 @@ class SharedStep {
       return;
     }
     const Message message = costs_.message(rank, i, transfer.sender_posted_first);
-    const auto id = static_cast<std::uint32_t>(&transfer - transfers_.data());
+    const std::uint32_t id = id_of(transfer);
     transfer.on_sender = message.sender_free_s <= 0;
     move(transfer, message.latency_s, [this, id] { queue_wire(id); });
     if (!transfer.on_sender)
@@ -320,6 +327,30 @@ class SharedStep {
     transfer.moving = true;
     transfer.activity = fluid_.begin(seconds, demands_, std::move(at_end));
     demands_.clear();
+    if (costs_.transfer(transfer.rank, transfer.instruction).beside_compute <= 1) return;
+    for_each_end(transfer, [&](std::uint32_t end) {
+      Core& core = cores_[placed_.device(end)];
+      core.disturbed.push_back(id_of(transfer));
+      if (core.computing > 0) compute_beside(transfer, true);
+    });
+  }
+  void stop(Transfer& transfer) {
+    transfer.moving = false;
+    transfer.computing = 0;
+    if (costs_.transfer(transfer.rank, transfer.instruction).beside_compute <= 1) return;
+    for_each_end(transfer,
+                 [&](std::uint32_t end) { std::erase(cores_[placed_.device(end)].disturbed, id_of(transfer)); });
+  }
+  /// One more of the cores at a moving transfer's ends computes, or one less.
+  void compute_beside(Transfer& transfer, bool more) {
+    const std::uint32_t before = transfer.computing;
+    transfer.computing += more ? 1 : -1;
+    if ((before == 0) == (transfer.computing == 0)) return;
+    const double slower = costs_.transfer(transfer.rank, transfer.instruction).beside_compute;
+    fluid_.set_speed(transfer.activity, more ? 1 / slower : 1);
+  }
+  [[nodiscard]] std::uint32_t id_of(const Transfer& transfer) const {
+    return static_cast<std::uint32_t>(&transfer - transfers_.data());
   }
 
   void begin_on_sender(Transfer& transfer) {
@@ -329,7 +360,7 @@ class SharedStep {
   }
 
   void queue_wire(std::uint32_t id) {
-    transfers_[id].moving = false;
+    stop(transfers_[id]);
     std::deque<std::uint32_t>& queue = channels_[placed_.matching.channel[id]];
     queue.push_back(id);
     if (queue.size() == 1) begin_wire(id);
@@ -344,7 +375,7 @@ class SharedStep {
     move(transfer, message.wire_s, [this, id] { end_wire(id); });
   }
   void end_wire(std::uint32_t id) {
-    transfers_[id].moving = false;
+    stop(transfers_[id]);
     end_transfer(transfers_[id]);
     std::deque<std::uint32_t>& queue = channels_[placed_.matching.channel[id]];
     queue.pop_front();

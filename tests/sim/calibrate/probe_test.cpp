@@ -33,6 +33,48 @@ TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
   }
 }
 
+// What the simulator takes from the cores by transfers that compute slows down is what the probe finds, whatever the
+// share; of buckets that were written long ago, too.
+TEST(TransferProbe, FindsWhatTransfersBesideComputeTake) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter})
+    for (const double since_written : {0.0, 3e6})
+      for (const std::uint32_t members : {2, 3}) {
+        BetweenTransfers between{.bytes = 1e6, .bytes_since_written = since_written, .computes_beside = true};
+        const TransferQuestion question{InstructionKind::collective, kind, 600'000, members};
+        const Program probe = transfer_probe(question, 4, between, false);
+        const Cluster cluster = plain_cluster(members);
+        for (const double share : {0.5, 0.9})
+          for (const double slower : {1.0, 1.25, 1.75}) {
+            Costs costs = costs_of(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+            for (TransferCost& cost : costs.transfers)
+              cost = {.latency_s = 2e-5, .wire_s = 1e-4, .core_share = share, .beside_compute = slower};
+            const std::optional<double> found = core_time(probe, simulate(probe, costs, cluster));
+            ASSERT_TRUE(found);
+            EXPECT_NEAR(*found, share * slower, 0.05) << to_string(kind) << " of " << members << ", " << since_written;
+          }
+        between.computes_beside = false;
+        const Program alone = transfer_probe(question, 4, between, false);
+        const Costs costs = costs_of(alone, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+        EXPECT_FALSE(core_time(alone, simulate(alone, costs, cluster)));
+      }
+}
+
+TEST(TransferProbe, ComputesBesideWhereTheStepDoes) {
+  const Model model = load_model((testing::tests_folder().parent_path() / "bench/unseen/deep.json").string());
+  const auto beside = [&](const char* strategy, CollectiveKind kind,
+                          TransferEngine engine = TransferEngine::background) {
+    Cluster cluster = plain_cluster(2);
+    cluster.levels[0].link.engine = engine;
+    return between_collectives(lower(model, parse_strategy(strategy, model)), cluster, kind).computes_beside;
+  };
+  EXPECT_TRUE(beside("heat", CollectiveKind::all_reduce));
+  EXPECT_FALSE(beside("heat_blocking", CollectiveKind::all_reduce));
+  EXPECT_TRUE(beside("zero3", CollectiveKind::all_gather));
+  EXPECT_FALSE(beside("fsdp,prefetch=0", CollectiveKind::all_gather));
+  EXPECT_FALSE(beside("heat", CollectiveKind::all_reduce, TransferEngine::receiver)) << "copied by who waits";
+}
+
 // Ranks in other processes get programs as texts.
 TEST(Probes, AreReadFromTheirTexts) {
   const Model model = load_model("toy_mlp");

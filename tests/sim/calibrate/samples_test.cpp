@@ -234,6 +234,33 @@ TEST(CalibrationSamples, HaveWhatWritingTakesThatOthersHaveRead) {
   EXPECT_EQ(links, 2) << "the gradients' sum, and the smallest";
 }
 
+// How long they take beside compute, in a queue of two, isn't what they take alone.
+TEST(CalibrationSamples, TakeTransfersBesideComputeForWhatTheyTakeOfIt) {
+  const std::string deep = (testing::tests_folder().parent_path() / "bench/unseen/deep.json").string();
+  int beside = 0;
+  for (const CalibrationTask& task : calibration_tasks({job_of("zero3", deep)})) {
+    if (!task.label.ends_with("beside compute")) continue;
+    ++beside;
+    std::vector<Timeline> steps = visit(task, {1, 1, 1});
+    const CalibrationSamples before = samples_of(task, steps);
+    for (Timeline& step : steps)
+      for (std::uint32_t rank = 0; rank < task.ranks(); ++rank) {
+        const Role& role = task.program.roles[task.program.places()[rank].role];
+        for (std::uint32_t i = 0; i < role.size(); ++i)
+          if (role.kind[i] == InstructionKind::collective && !is_waited_for_at_once(role, i))
+            step.ranks[rank].end_s[i] += 1e-3;
+      }
+    const CalibrationSamples after = samples_of(task, steps);
+    EXPECT_EQ(after.link.transfers, before.link.transfers);
+    EXPECT_EQ(after.link.core_times.size(), steps.size());
+    Profile profile("core");
+    add(after, task, profile);
+    EXPECT_DOUBLE_EQ(profile.transfer(link_key("gloo", task.question), task.question.bytes)->posts.core_time,
+                     mean_of(after.link.core_times));
+  }
+  EXPECT_GT(beside, 2);
+}
+
 /// Every time of a visit that begins late, as where four ranks wait for two cores.
 std::vector<Timeline> with_waits(std::vector<Timeline> steps) {
   std::size_t number = 0;

@@ -30,7 +30,7 @@ Profile sample_profile() {
   profile.add_link(kGloo, 1 << 20, std::vector{1e-3, 1.1e-3}, {3e-5, 1e-5});
   profile.add_link({"gloo", "all_reduce", 2, "0 0, 1 1"}, 4096, std::vector{2e-4}, {3e-5, 0, 7e-5});
   profile.add_link({.world = "gloo", .kind = "all_gather", .own_in_place = true}, 4096, std::vector{9e-5},
-                   {.rewriting_s = 2e-5});
+                   {.rewriting_s = 2e-5, .core_time = 1.25});
   profile.add_launch(std::vector{1e-6, 1.2e-6});
   profile.add_core_share("gloo", 0.25);
   profile.add_process_bytes("gloo", std::vector{4e8, 3e8});
@@ -81,6 +81,27 @@ TEST(Profile, PostsAreInterpolatedAndMerged) {
 }
 
 // Without notes the share of the core stands for what a large message's post takes more than a small one's.
+// Of samples that nothing was computed beside, nothing is known; beyond the largest size a ratio doesn't grow.
+TEST(Profile, CoreTimeIsOfTransfersBesideCompute) {
+  const Cluster cluster = load_cluster("cpu_gloo", 2, 2);
+  Profile profile("core");
+  profile.add_core_share("gloo", 0.8);
+  profile.add_link(kGloo, 1000, std::vector{1e-4, 1e-4}, {.core_time = 1.6});
+  profile.add_link(kGloo, 3000, std::vector{3e-4, 3e-4}, {.core_time = 1.2});
+  const auto at = [&](std::int64_t bytes) { return transfer_cost(profile, cluster, kGloo, bytes)->beside_compute; };
+  profile.add_link(kGloo, 1000, std::vector(10, 1e-4), {});
+  EXPECT_DOUBLE_EQ(at(1000), 2);
+  EXPECT_DOUBLE_EQ(at(2000), 1.75);
+  EXPECT_DOUBLE_EQ(at(9000), 1.5);
+  profile = profile_from_json(profile.to_json(), "p.json");
+  profile.add_link(kGloo, 1000, std::vector(12, 1e-4), {.core_time = 1.2});
+  EXPECT_DOUBLE_EQ(at(500), 1.75) << "as many samples as the file has";
+  profile.add_link(kGloo, 3000, std::vector(1000, 3e-4), {.core_time = 0.4});
+  EXPECT_DOUBLE_EQ(at(3000), 1) << "never faster than alone";
+  profile.add_link({"gloo", "broadcast", 2}, 1000, std::vector{1e-4}, {});
+  EXPECT_DOUBLE_EQ(transfer_cost(profile, cluster, {"gloo", "broadcast", 2}, 1000)->beside_compute, 1);
+}
+
 TEST(Profile, ASendHasARendezvousIfBothWaysAndTheNoteAreKnown) {
   const Cluster cluster = load_cluster("cpu_gloo", 2, 2);
   Profile profile("cpu");

@@ -104,6 +104,33 @@ TEST(Shared, ATransferTakesItsShareOfTheCore) {
   EXPECT_NEAR(run(1, 100, 1), 1 / 0.02, kRounding);  // a core is never taken whole
 }
 
+TEST(Shared, ATransferIsSlowerWhileACoreAtOneOfItsEndsComputes) {
+  const auto run = [](const TransferCost& cost, double first, double second) {
+    Sketch sketch(2);
+    const std::uint32_t posted[] = {sketch.all_reduce(0, cost), sketch.all_reduce(1, cost)};
+    sketch.compute(0, first);
+    sketch.compute(1, second);
+    for (const std::uint32_t rank : {0, 1}) sketch.wait(rank, posted[rank]);
+    return sketch.run();
+  };
+  constexpr double kHardlyAny = 1e-12;  // of a core
+  // Half as fast until the longer compute's end at 3 s; latency and bytes alike.
+  EXPECT_NEAR(run({.latency_s = 1, .wire_s = 3, .core_share = kHardlyAny, .beside_compute = 2}, 1, 3).step_s, 5.5,
+              1e-9);
+  EXPECT_NEAR(run({.wire_s = 1, .core_share = kHardlyAny, .beside_compute = 2}, 3, 0.5).ranks[1].end_s[0], 2, 1e-9);
+  // So much longer it takes its share of the cores.
+  EXPECT_NEAR(end_of(run({.wire_s = 1, .core_share = 0.5, .beside_compute = 2}, 10, 10), 0), 11, kRounding);
+  EXPECT_NEAR(end_of(run({.wire_s = 1, .core_share = 0.5}, 10, 10), 0), 10.5, kRounding);
+  // Half is done when compute begins.
+  Sketch later(2);
+  const TransferCost cost{.wire_s = 2, .core_share = kHardlyAny, .beside_compute = 4};
+  const std::uint32_t posted[] = {later.all_reduce(0, cost), later.all_reduce(1, cost)};
+  later.move(0, 1, {.latency_s = 1});
+  later.compute(1, 10);
+  for (const std::uint32_t rank : {0, 1}) later.wait(rank, posted[rank]);
+  EXPECT_NEAR(later.run().ranks[0].end_s[0], 1 + 4, 1e-9);
+}
+
 TEST(Shared, ContentionSlowsCompute) {
   // 1 s alone, 1.5 s beside another rank of the node.
   Cluster cluster = plain_cluster(3);
