@@ -100,6 +100,25 @@ std::vector<Asked> asked_of(const Options& options) {
   return all;
 }
 
+/// "ddp,dp=2 has 2 ranks, so that 6 of 8 devices are idle; ddp,dp=8 has 8": who says --devices 8 may expect as many
+/// ranks. Nothing of `single`, which is meant to leave them idle.
+std::string idle_text(const sim::Strategy& strategy, const Options& options) {
+  const std::uint32_t devices = options.devices * options.hosts, ranks = strategy.ranks(),
+                      used = ranks * strategy.threads;
+  if (ranks == 1 || used >= devices) return "";
+  std::string text = fmt::format("{} has {} ranks, so that {} of {} devices are idle", strategy.text(), ranks,
+                                 devices - used, devices);
+  const std::string all = strategy.text();
+  for (const auto& [key, value] : sim::SpecText(all, "strategy").items()) {
+    if ((key != "dp" && key != "pp" && key != "tp") || devices % used != 0) continue;
+    const std::string given = fmt::format("{}={}", key, value);
+    std::string more = all;
+    more.replace(all.find(given), given.size(), fmt::format("{}={}", key, std::stoul(value) * (devices / used)));
+    return fmt::format("{}; {} has {}", text, more, ranks * (devices / used));
+  }
+  return text;
+}
+
 struct Predictions {
   sim::Result result;
   std::map<std::size_t, std::vector<std::string>> limits;  // by cell
@@ -234,7 +253,9 @@ int predict(const Options& options) {
     if (of_model.size() > 1) fmt::print("{}", rates_text(model, of_model));
   std::vector<std::string> of_strategies;
   for (const Asked& one : asked)
-    if (one.strategy) of_strategies.push_back(sim::remark_on(*one.strategy, one.model));
+    if (one.strategy)
+      for (const std::string& remark : {sim::remark_on(*one.strategy, one.model), idle_text(*one.strategy, options)})
+        of_strategies.push_back(remark);
   fmt::print("{}", sim::remarks_text(of_strategies));
   if (!options.details)
     std::erase_if(limits, [&](const auto& cell) { return std::ranges::count(answer.fastest, cell.first) == 0; });
