@@ -11,10 +11,10 @@ namespace {
 
 using Kind = CalibrationTask::Kind;
 
-Job job_of(const std::string& strategy, const std::string& world = "gloo", const std::string& model = "toy_mlp") {
+Job job_of(const std::string& strategy, const std::string& world = "gloo", const std::string& model = "toy_mlp",
+           std::uint32_t devices = 2) {
   const Model loaded = load_model(model);
-  return make_job(loaded, strategy,
-                  load_cluster("cpu_" + world, parse_strategy(strategy, loaded).ranks(), /*devices_per_node=*/2));
+  return make_job(loaded, strategy, load_cluster("cpu_" + world, parse_strategy(strategy, loaded).ranks(), devices));
 }
 
 /// What a job's own tasks are: their ids tell world and program.
@@ -205,6 +205,19 @@ TEST(CalibrationTasks, NotificationsAreOfTransportsThatNotify) {
   EXPECT_EQ(notified(), 3);  // two sizes of messages, and the notification itself
   job.cluster.levels[0].link.transport = Transport::none;
   EXPECT_EQ(notified(), 0);
+}
+
+/// Where ranks share cores, others compute meanwhile anyway.
+TEST(CalibrationTasks, TransfersAreProbedBesideComputeWhereEachRankHasACore) {
+  const std::string deep = (testing::tests_folder().parent_path() / "bench/unseen/deep.json").string();
+  const auto beside = [&](const char* strategy, std::uint32_t devices) {
+    return std::ranges::count_if(calibration_tasks({job_of(strategy, "gloo", deep, devices)}),
+                                 [](const auto& task) { return task.label.ends_with("beside compute"); });
+  };
+  EXPECT_GT(beside("ddp,dp=2", 2), 1);
+  EXPECT_GT(beside("ddp,dp=4", 4), 1);
+  EXPECT_EQ(beside("ddp,dp=4", 2), 0);
+  EXPECT_EQ(beside("hsdp", 2), 0) << "two by two on different cores, but not alone there";
 }
 
 TEST(CalibrationTasks, WhatTransfersTakeIsAskedOfTwoRanksWithACoreEach) {
