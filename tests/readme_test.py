@@ -314,8 +314,16 @@ def test_claims_are_what_the_files_say():
         errors = sorted(row["error_percent"] for row in cells)
         says(claim, "{} (bias {})".format(*median_and_bias(cells)), f"{of_all['pairs_right']} of {of_all['pairs_right'] + of_all['pairs_wrong']} separable pairs, "
              f"{len(cells)} cells, from {signed(errors[0], 1)[:-2]} to {signed(errors[-1], 1)}")
-    convnet = [row["error_percent"] for row in rows("profiled", "family") if row["model_name"] == "convnet" and row["ranks"] < 4]
-    says("every preset that two", f"two ranks {statistics.median(map(abs, convnet)):.1f} %, nowhere more than {max(map(abs, convnet)):.1f} %")
+    for model, name in (("convnet", "the ConvNet"), ("deep", "the MLP")):
+        errors = [abs(row["error_percent"]) for row in rows("profiled", "family") if row["model_name"] == model]
+        says("every preset that two", f"{name} {statistics.median(errors):.1f} %, nowhere more than {max(errors):.1f} %")
+    says("every preset that two", f"relative to `single` {summary('profiled', 'family')['median_absolute_relative_error_percent']:.1f} %",
+         f"coverage {summary('profiled', 'family')['coverage_percent']:.0f} %")
+    four = summary("profiled", "four_ranks")
+    for world, name in (("local", "on `local`"), ("gloo", "on gloo")):
+        errors = [row["error_percent"] for row in rows("profiled", "four_ranks") if row["world"] == world]
+        says("four ranks on two cores:", f"{name} {signed(min(errors), 1)[:-2]} to {signed(max(errors), 1)}")
+    says("four ranks on two cores:", f"{four['pairs_right']} of {four['pairs_right'] + four['pairs_wrong']} separable pairs")
 
     h100 = rows("profiled", "h100")
     says("one H100:", "`profiled` {} (bias {})".format(*median_and_bias(h100)), f"largest {signed(max(row['error_percent'] for row in h100), 1)}",
