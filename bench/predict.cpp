@@ -109,7 +109,8 @@ std::string idle_text(const sim::Strategy& strategy, const Options& options) {
   std::string text = fmt::format("{} has {} ranks, so that {} of {} devices are idle", strategy.text(), ranks,
                                  devices - used, devices);
   const std::string all = strategy.text();
-  for (const auto& [key, value] : sim::SpecText(all, "strategy").items()) {
+  const sim::SpecText spec(all, "strategy");
+  for (const auto& [key, value] : spec.items()) {
     if ((key != "dp" && key != "pp" && key != "tp") || devices % used != 0) continue;
     const std::string given = fmt::format("{}={}", key, value);
     std::string more = all;

@@ -43,10 +43,10 @@ refuses "device 'v100_sxm2_16g' has no rate for bf16" predict -m toy_mlp,precisi
 refuses "has no rate for bf16, which 'aten.forward f32[32,1024,768] batch=32 last=1 units=12 precision=bf16' needs: peak_bf16_TFLOPps in its file" predict -m gpt2,precision=bf16 -s single -c "$scratch/v100.json"
 accepts predict -m convnet -s ddp,dp=4 -w gloo --hosts 4 --devices 1
 ! grep -q idle "$scratch/out" || { echo "predict finds idle devices among 4 that have a rank each"; failed=1; }
+says '^convnet,global_batch=64 on gloo@4hosts'
 accepts predict -m convnet -s ddp -s single -w gloo --devices 8
 says '^ddp,dp=2 has 2 ranks, so that 6 of 8 devices are idle; ddp,dp=8 has 8$'
 ! grep -q '^single.*idle' "$scratch/out" || { echo "predict says that single leaves devices idle"; failed=1; }
-says '^convnet,global_batch=64 on gloo@4hosts'
 refuses "--hosts 2: ranks of world 'local' are of one process, on one host" predict -m convnet -s ddp -w local --hosts 2
 refuses "5 ranks on 2 hosts of 2 ranks each" predict -m convnet,global_batch=5 -s ddp,dp=5 -w gloo --hosts 2 --devices 2
 refuses "--cluster can't be combined with --hosts" predict -m convnet -s ddp -c dgx_a100 --hosts 2
