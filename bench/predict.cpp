@@ -101,21 +101,27 @@ std::vector<Asked> asked_of(const Options& options) {
 }
 
 /// "ddp,dp=2 has 2 ranks, so that 6 of 8 devices are idle; ddp,dp=8 has 8": who says --devices 8 may expect as many
-/// ranks. Nothing of `single`, which is meant to leave them idle.
-std::string idle_text(const sim::Strategy& strategy, const Options& options) {
-  const std::uint32_t devices = options.devices * options.hosts, ranks = strategy.ranks(),
-                      used = ranks * strategy.threads;
-  if (ranks == 1 || used >= devices) return "";
-  std::string text = fmt::format("{} has {} ranks, so that {} of {} devices are idle", strategy.text(), ranks,
-                                 devices - used, devices);
-  const std::string all = strategy.text();
-  const sim::SpecText spec(all, "strategy");
+/// ranks. The latter only where another value of one key has them, and the model can be played so. Nothing of `single`,
+/// which is meant to leave them idle.
+std::string idle_text(const sim::Strategy& strategy, const sim::Model& model, const Options& options) {
+  const std::uint32_t devices = options.devices * options.hosts, used = strategy.ranks() * strategy.threads;
+  if (strategy.ranks() == 1 || used >= devices) return "";
+  const sim::SpecText spec(strategy.text(), "strategy");
+  const std::string text = fmt::format("{} has {} ranks, so that {} of {} devices are idle", spec.whole(),
+                                       strategy.ranks(), devices - used, devices);
   for (const auto& [key, value] : spec.items()) {
-    if ((key != "dp" && key != "pp" && key != "tp") || devices % used != 0) continue;
-    const std::string given = fmt::format("{}={}", key, value);
-    std::string more = all;
-    more.replace(all.find(given), given.size(), fmt::format("{}={}", key, std::stoul(value) * (devices / used)));
-    return fmt::format("{}; {} has {}", text, more, ranks * (devices / used));
+    if (value.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string given = fmt::format(",{}={}", key, value);
+    std::string more = spec.whole();
+    more.replace(more.find(given), given.size(), fmt::format(",{}={}", key, std::stod(value) * devices / used));
+    try {
+      const sim::Strategy all = sim::parse_strategy(more, model);
+      if (all.ranks() * all.threads != devices) continue;
+      sim::lower(model, all);
+      return fmt::format("{}; {} has {}", text, all.text(), all.ranks());
+    } catch (const sim::ConfigError&) {
+      continue;
+    }
   }
   return text;
 }
@@ -255,7 +261,8 @@ int predict(const Options& options) {
   std::vector<std::string> of_strategies;
   for (const Asked& one : asked)
     if (one.strategy)
-      for (const std::string& remark : {sim::remark_on(*one.strategy, one.model), idle_text(*one.strategy, options)})
+      for (const std::string& remark :
+           {sim::remark_on(*one.strategy, one.model), idle_text(*one.strategy, one.model, options)})
         of_strategies.push_back(remark);
   fmt::print("{}", sim::remarks_text(of_strategies));
   if (!options.details)

@@ -47,6 +47,8 @@ says '^convnet,global_batch=64 on gloo@4hosts'
 accepts predict -m convnet -s ddp -s single -w gloo --devices 8
 says '^ddp,dp=2 has 2 ranks, so that 6 of 8 devices are idle; ddp,dp=8 has 8$'
 ! grep -q '^single.*idle' "$scratch/out" || { echo "predict says that single leaves devices idle"; failed=1; }
+accepts predict -m gpt_nano -s tp -s hsdp -w gloo --devices 64
+says '^tp,tp=2 has 2 ranks, so that 62 of 64 devices are idle$'
 refuses "--hosts 2: ranks of world 'local' are of one process, on one host" predict -m convnet -s ddp -w local --hosts 2
 refuses "5 ranks on 2 hosts of 2 ranks each" predict -m convnet,global_batch=5 -s ddp,dp=5 -w gloo --hosts 2 --devices 2
 refuses "--cluster can't be combined with --hosts" predict -m convnet -s ddp -c dgx_a100 --hosts 2
