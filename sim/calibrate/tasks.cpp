@@ -31,8 +31,6 @@ constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 /// How many ranks find devices for themselves: a core for each of their threads.
 std::uint32_t seats_in(const Job& job) { return job.cluster.devices() / job.program.threads; }
 
-bool shares_cores(const Job& job) { return job.program.ranks() > seats_in(job); }
-
 /// Answers nothing and keeps what a forecast asks.
 class Questions final : public CostModel {
  public:
@@ -70,6 +68,7 @@ BetweenTransfers rounded_between(const Job& job, const TransferQuestion& questio
   double& since_written = between.bytes_since_written;
   since_written = since_written < kLeastSinceWritten ? 0 : rounded(since_written);
   if (between.bytes_until_rewritten) between.bytes_until_rewritten = rounded(*between.bytes_until_rewritten);
+  if (job.program.ranks() > seats_in(job)) between.computes_beside = false;  // others compute meanwhile anyway
   return between;
 }
 
@@ -207,7 +206,6 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
       task.question.bytes = bytes;
       BetweenTransfers between = of_kind_between;
       if (bytes > kLargestTransfer) between.bytes_until_rewritten.reset();  // no cache holds it
-      if (shares_cores(job)) between.computes_beside = false;               // others compute meanwhile anyway
       std::string when = between.bytes_since_written > 0
                              ? fmt::format(", {:.0f} since it was written", between.bytes_since_written / 1e3)
                              : "";

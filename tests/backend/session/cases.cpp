@@ -47,6 +47,12 @@ const std::string kMean = PARAGAUGE_TESTS_DIR "/models/mean_toy.json,dtype=f64";
 /// The last one: the loss is scaled, and gradients longer than that are shortened.
 const std::vector<std::string> kModelsOfPresets{"toy_mlp", "convnet", "toy_mlp,precision=fp16,max_grad_norm=0.05"};
 
+/// Verified, and as it is timed.
+void expect_right_twice(Session& session, const sim::Program& program) {
+  for (const bool verify : {true, false})
+    expect_right(program, session.run({.program = program, .steps = 2, .verify = verify}), 2);
+}
+
 }  // namespace
 
 sim::Program lowered(const std::string& model_text, const std::string& strategy) {
@@ -275,8 +281,7 @@ void execute_with_many(Session& session) {
                                "hypar,levels=3,layers=in,form=rooted"}) {
     SCOPED_TRACE(strategy);
     const sim::Program program = lowered("convnet,dtype=f64,global_batch=8", strategy);
-    expect_right(program, session.run({.program = program, .steps = 2, .verify = true}), 2);
-    expect_right(program, session.run({.program = program, .steps = 2}), 2);
+    expect_right_twice(session, program);
   }
   {
     // Batch norm's statistics are a node's, as DDP shares them there.
@@ -288,8 +293,7 @@ void execute_with_many(Session& session) {
         "deepspeed_stage_1,dp=3"}) {  // three don't divide the parameters
     SCOPED_TRACE(strategy);
     const sim::Program program = lowered("toy_mlp,dtype=f64,global_batch=12,optimizer=adam", strategy);
-    expect_right(program, session.run({.program = program, .steps = 2, .verify = true}), 2);
-    expect_right(program, session.run({.program = program, .steps = 2}), 2);
+    expect_right_twice(session, program);
   }
 }
 
