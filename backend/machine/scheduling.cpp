@@ -48,6 +48,11 @@ void sleep_until(double moment_s, bool precisely) {
 
 std::uint32_t core_of_rank(std::uint32_t rank) { return sim::core_list()[rank % sim::usable_cores()]; }
 
+double turn_after_s(std::uint32_t rank) {
+  constexpr double kTurn_s = 10e-6;  // two timers' interrupts
+  return kTurn_s * (rank / sim::usable_cores());
+}
+
 std::vector<std::uint32_t> cores_of_rank(std::uint32_t rank, std::uint32_t threads) {
   std::vector<std::uint32_t> cores;
   for (std::uint32_t thread = 0; thread < threads; ++thread) cores.push_back(core_of_rank(rank * threads + thread));

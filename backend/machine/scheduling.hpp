@@ -29,6 +29,9 @@ void sleep_until(double moment_s, bool precisely);
 
 /// Ranks beyond the number of usable cores (sim/cluster/allowance.hpp) start again at the first.
 std::uint32_t core_of_rank(std::uint32_t rank);
+/// After a moment that all ranks sleep until, a rank sleeps so much longer: those of a core begin in the order of their
+/// numbers, each when the one before it first waits, as the simulator plays them. What begins by chance goes on by chance.
+double turn_after_s(std::uint32_t rank);
 /// The cores of a rank, `threads` for each: as sim::with_threads places them. There must be as many.
 std::vector<std::uint32_t> cores_of_rank(std::uint32_t rank, std::uint32_t threads);
 /// Pins the calling thread.

@@ -118,7 +118,7 @@ class LocalCommunicator : public Communicator {
                  return fmt::format("rank {} hasn't come to the start of the step", late);
                });
     const double release_s = world_->release_s;
-    sleep_until(release_s, own_core_);
+    sleep_until(release_s + turn_after_s(rank_), own_core_);
     return release_s;
   }
 

@@ -508,7 +508,7 @@ double StepStart::come() {
             [&] { group_->allreduce(tensors, options)->wait(); });
   const double reference_s = moment_.const_data_ptr<double>()[0];
   const double release_s = clock_.host.here(reference_s);
-  sleep_until(release_s, own_core_);
+  sleep_until(release_s + turn_after_s(meeting_->hosts.place_of(meeting_->rank)), own_core_);
   if (has_other_clocks_) {
     if (clock_.starts.empty()) clock_.read_s = reference_s;
     clock_.starts.push_back({release_s, reference_s});

@@ -102,6 +102,8 @@ class StepStart {
   void prepare(std::uint32_t ranks);
   /// A barrier. Returns the moment at which all ranks leave it, at that moment, on this host's clock.
   double come();
+  /// Whether each rank of the program that is on this host has a core for itself.
+  [[nodiscard]] bool has_own_core() const { return own_core_; }
   /// The same ranks read their clocks once more: what is now known of the moments since `prepare`.
   SharedClock read_clock();
   /// Leaves at the end of the process, not now: what is posted may never be done.

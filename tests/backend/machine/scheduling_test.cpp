@@ -5,6 +5,8 @@
 #include <atomic>
 #include <thread>
 
+#include "sim/cluster/allowance.hpp"
+
 namespace backend {
 namespace {
 
@@ -28,6 +30,16 @@ TEST(Scheduling, WhoPollsInLimitedTurnsLetsAThreadOfItsPriorityRun) {
   poller.join();
   if (!permitted) GTEST_SKIP() << "real-time scheduling isn't permitted";
   EXPECT_TRUE(seen) << "it kept the core for itself";
+}
+
+TEST(Scheduling, RanksOfACoreBeginInTheOrderOfTheirNumbers) {
+  const std::uint32_t cores = sim::usable_cores();
+  for (std::uint32_t rank = 0; rank < cores; ++rank) {
+    EXPECT_EQ(turn_after_s(rank), 0) << rank;
+    EXPECT_EQ(core_of_rank(rank), core_of_rank(rank + cores));
+    EXPECT_GT(turn_after_s(rank + cores), 0);
+    EXPECT_GT(turn_after_s(rank + 2 * cores), turn_after_s(rank + cores));
+  }
 }
 
 }  // namespace
