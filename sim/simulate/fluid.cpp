@@ -94,9 +94,12 @@ void Fluid::set_rates() {
   for (const Resource resource : demanded_) loads_[resource].growing = 0;
   demanded_.clear();
   for (const Activity activity : active_) {
-    running_[activity].share = 1, running_[activity].fixed = false;
-    for (const Demand& demand : running_[activity].demands) {
+    Running& running = running_[activity];
+    running.share = running.most = 1, running.fixed = false;
+    for (const Demand& demand : running.demands) {
       Load& load = loads_[demand.resource];
+      if (demand.taken > 0 && load.taken > load.capacity)
+        running.most = std::min(running.most, load.capacity / load.taken);
       if (load.growing > 0 || load.users == 0) continue;
       load.left = load.for_users(), load.growing = load.users, load.growing_weight = load.weight;
       demanded_.push_back(demand.resource);
@@ -107,6 +110,11 @@ void Fluid::set_rates() {
   for (double level = level_of_fullest(); level < 1; level = level_of_fullest()) {
     fix_users_of_full(level);
     nobody_waits_ = false;
+  }
+  for (const Activity activity : active_) {
+    Running& running = running_[activity];
+    if (running.most < 1) nobody_waits_ = false;
+    running.share = std::min(running.share, running.most);
   }
   rates_hold_ = true;
 }

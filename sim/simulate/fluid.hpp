@@ -8,10 +8,10 @@
 //   while (fluid.advance()) continue;                              // to the next end; calls back what has ended
 //
 // An activity *uses* resources, all at its own rate (at most 1) times a weight (what it needs of the resource at rate
-// 1), or *takes* a fixed share of them. What is taken goes first, and is never slowed down; the rest is divided by
-// progressive filling: all rates grow together until a resource is full, its users stay at that rate, the others go on
-// growing (D. Bertsekas and R. Gallager, Data Networks, 1992, section 6.5.2). A resource is never taken whole: its
-// users keep kLeast of it.
+// 1), or *takes* a share of them. What is taken goes first: takers are slowed down by takers only, all alike where they
+// want more than there is. The rest is divided by progressive filling: all rates grow together until a resource is full,
+// its users stay at that rate, the others go on growing (D. Bertsekas and R. Gallager, Data Networks, 1992, section
+// 6.5.2). A resource is never taken whole: its users keep kLeast of it.
 #pragma once
 
 #include <algorithm>
@@ -57,6 +57,7 @@ class Fluid {
  private:
   struct Running {
     double remaining_s = 0, speed = 1;
+    double most = 1;   // of the share, by what it takes
     double share = 1;  // rate without the speed
     bool fixed = false;
     bool is_over = false;  // its demands are removed
@@ -73,7 +74,7 @@ class Fluid {
     std::uint32_t growing = 0;
 
     [[nodiscard]] double for_users() const { return std::max(kLeast * capacity, capacity - taken); }
-    [[nodiscard]] bool is_enough() const { return users == 0 || weight <= for_users(); }
+    [[nodiscard]] bool is_enough() const { return taken <= capacity && (users == 0 || weight <= for_users()); }
   };
 
   /// Counts the demand with its resource. False where not all of the resource's users have rate 1 now.

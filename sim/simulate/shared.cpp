@@ -78,6 +78,7 @@ class SharedStep {
     std::uint32_t uncopied = 0;                       // parts
     bool on_sender = false;                           // the transport's threads work on the sender's core, too
     bool moving = false;                              // `activity` goes on
+    std::uint32_t keeps_core_of = kNone;              // a rank: until it is over
     std::uint32_t computing = 0;                      // meanwhile, of the cores at its ends, if that slows it down
     Fluid::Activity activity = 0;
     std::vector<std::uint32_t> sleepers;
@@ -243,8 +244,9 @@ class SharedStep {
       const std::uint32_t next = next_copy(rank, awaited);
       if (next == kNone) {
         state.asleep = true;
-        transfer_of(rank, awaited).sleepers.push_back(rank);
-        release_core(rank);
+        Transfer& transfer = transfer_of(rank, awaited);
+        transfer.sleepers.push_back(rank);
+        if (transfer.keeps_core_of != rank) release_core(rank);
       } else {
         copy(rank, next);
       }
@@ -309,6 +311,7 @@ class SharedStep {
       for_each_end(transfer, [&](std::uint32_t end) { wake(end); });
       return;
     }
+    if (keeps_core(rank, i)) transfer.keeps_core_of = rank;
     const Message message = costs_.message(rank, i, transfer.sender_posted_first);
     const std::uint32_t id = id_of(transfer);
     transfer.on_sender = message.sender_free_s <= 0;
@@ -317,12 +320,30 @@ class SharedStep {
       fluid_.begin(message.sender_free_s, kNothing, [this, id] { begin_on_sender(transfers_[id]); });
   }
 
+  /// Whether the rank that posts a collective last keeps its core when it waits for it. The transport's threads take the
+  /// core at once, and where each member has one for itself they find what the others gave and go through with it: over
+  /// before the rank's thread, which they go before, comes to sleep.
+  [[nodiscard]] bool keeps_core(std::uint32_t rank, std::uint32_t i) {
+    if (placed_.role(rank).kind[i] != InstructionKind::collective || costs_.transfer(rank, i).core_share <= 0)
+      return false;
+    const std::span<const std::uint32_t> members = placed_.members(rank, i);
+    return std::ranges::count_if(
+               members, [&](std::uint32_t member) { return placed_.device(member) == placed_.device(rank); }) == 1;
+  }
+
   /// An activity of the transport: beside `demands_`, takes its share of the cores at its ends.
   void move(Transfer& transfer, double seconds, std::function<void()> at_end) {
     const double share = costs_.transfer(transfer.rank, transfer.instruction).core_share;
     if (share > 0)
       for_each_end(transfer, [&](std::uint32_t end) {
-        if (transfer.on_sender || end != sender_of(transfer)) demands_.push_back({placed_.device(end), share});
+        if (!transfer.on_sender && end == sender_of(transfer)) return;
+        const auto same = std::ranges::find_if(demands_, [&](const Fluid::Demand& demand) {
+          return demand.taken > 0 && demand.resource == placed_.device(end);
+        });
+        if (same == demands_.end())
+          demands_.push_back({placed_.device(end), share});
+        else  // its time was measured with both of them there
+          same->taken = std::min(1.0, same->taken + share);
       });
     transfer.moving = true;
     transfer.activity = fluid_.begin(seconds, demands_, std::move(at_end));

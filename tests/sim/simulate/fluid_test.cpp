@@ -67,6 +67,23 @@ TEST(Fluid, WhatIsTakenGoesFirst) {
   EXPECT_EQ(r.run(), (std::map<char, double>{{'t', 2}, {'u', 4}}));
 }
 
+// Whoever takes is slowed down by others who take, in all that it does; the resource's users have next to nothing then.
+TEST(Fluid, NobodyTakesMoreThanThereIs) {
+  Recorder r;
+  const Fluid::Resource first = r.fluid.add_resource(), second = r.fluid.add_resource();
+  const Fluid::Activity user = r.begin('u', 2, {{first}}), a = r.begin('a', 1, {{first, 0.75}, {second, 0.75}}),
+                        b = r.begin('b', 1.25, {{first, 0.75}}), other = r.begin('o', 2, {{second, 0.25}});
+  EXPECT_DOUBLE_EQ(r.fluid.rate(a), 1 / 1.5);
+  EXPECT_DOUBLE_EQ(r.fluid.rate(b), 1 / 1.5);
+  EXPECT_DOUBLE_EQ(r.fluid.rate(user), Fluid::kLeast);
+  EXPECT_DOUBLE_EQ(r.fluid.rate(other), 1);
+  const std::map<char, double> end_s = r.run();
+  EXPECT_DOUBLE_EQ(end_s.at('a'), 1.5);
+  EXPECT_DOUBLE_EQ(end_s.at('o'), 2);
+  EXPECT_DOUBLE_EQ(end_s.at('b'), 1.5 + 0.25);  // a quarter is left, at full rate
+  EXPECT_DOUBLE_EQ(end_s.at('u'), 1.75 + 2 - 1.5 * Fluid::kLeast - 0.25 * 0.25);
+}
+
 TEST(Fluid, AResourceIsNeverTakenWhole) {
   Recorder r;
   const Fluid::Resource core = r.fluid.add_resource();

@@ -131,6 +131,28 @@ TEST(Shared, ATransferIsSlowerWhileACoreAtOneOfItsEndsComputes) {
   EXPECT_NEAR(later.run().ranks[0].end_s[0], 1 + 4, 1e-9);
 }
 
+// Two transfers in flight take no more of a core than there is: each other's time, latencies too. One whose members share a
+// core was measured so.
+TEST(Shared, TransfersInFlightShareTheCores) {
+  const auto run = [](std::uint32_t count, std::uint32_t cores) {
+    Sketch sketch(2);
+    std::vector<std::uint32_t> posted[2];
+    for (std::uint32_t k = 0; k < count; ++k)
+      for (const std::uint32_t rank : {0, 1})
+        posted[rank].push_back(sketch.all_reduce(rank, {.latency_s = 1, .wire_s = 1, .core_share = 0.8}));
+    for (const std::uint32_t rank : {0, 1})
+      for (const std::uint32_t i : posted[rank]) sketch.wait(rank, i);
+    Cluster cluster = plain_cluster(2);
+    for (RankPlace& place : cluster.place) place.device %= cores;
+    return sketch.run(cluster).step_s;
+  };
+  EXPECT_NEAR(run(1, 2), 2, kRounding);
+  EXPECT_NEAR(run(1, 1), 2, kRounding);
+  // Both latencies of 1 s at 1/1.6, then the bytes of one after the other.
+  EXPECT_NEAR(run(2, 2), 1.6 + 2, kRounding);
+  EXPECT_NEAR(run(2, 1), 2 + 2, kRounding);
+}
+
 TEST(Shared, ContentionSlowsCompute) {
   // 1 s alone, 1.5 s beside another rank of the node.
   Cluster cluster = plain_cluster(3);
@@ -389,6 +411,34 @@ TEST(RunUntilWait, TheRankThatIsReadyForLongestIsNext) {
   const Timeline timeline = sketch.run(cluster);
   EXPECT_DOUBLE_EQ(end_of(timeline, 2), 11);
   EXPECT_DOUBLE_EQ(end_of(timeline, 0), 12);
+}
+
+// Ranks 0 and 1 sum, ranks 2 and 3 share their cores. Who posts first sleeps, and the other rank of its core gets it; who
+// posts last goes on when the transport's threads are done, which have its core meanwhile.
+TEST(RunUntilWait, WhoPostsACollectiveLastKeepsTheCore) {
+  const auto run = [](double core_share, std::uint32_t device_of_first) {
+    Sketch sketch(4);
+    sketch.program.mesh.axes = {{"outer", 2}, {"inner", 2}};
+    sketch.program.groups.emplace_back("pair", 0b10, sketch.program.mesh);
+    for (const std::uint32_t rank : {0, 1}) {
+      sketch.compute(rank, rank == 0 ? 2 : 1);
+      sketch.wait(rank, sketch.all_reduce(rank, {.wire_s = 1, .core_share = core_share}));
+      sketch.compute(rank, 1);
+    }
+    for (const std::uint32_t rank : {2, 3}) sketch.compute(rank, 5);
+    Cluster cluster = real_time_cluster(4, 2, TransferEngine::background);
+    cluster.place[1].device = device_of_first;
+    return sketch.run(cluster);
+  };
+  const Timeline timeline = run(1, 1);
+  EXPECT_NEAR(timeline.ranks[3].start_s[0], 1, kRounding);
+  EXPECT_NEAR(end_of(timeline, 0), 2 + 1 + 1, kRounding);
+  EXPECT_NEAR(timeline.ranks[2].start_s[0], 4, kRounding);
+  // A transfer that takes nothing of the core lets the other rank have it.
+  EXPECT_NEAR(run(0, 1).ranks[2].start_s[0], 2, kRounding);
+  EXPECT_NEAR(end_of(run(0, 1), 0), 2 + 5 + 1, kRounding);
+  // Of two members on one core the other's part comes between: rank 1 posts last, at 3.
+  EXPECT_NEAR(run(1, 0).ranks[2].start_s[0], 3, kRounding);
 }
 
 TEST(RunUntilWait, GpipeOnSharedCores) {
