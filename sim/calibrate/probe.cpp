@@ -23,18 +23,25 @@ constexpr std::string_view kUnread = "unread";  // by other ranks
 constexpr std::int64_t kSmallBeside = 1 << 20;
 constexpr std::uint32_t kRepeatsOfSmallBeside = 24, kComputesBeside = 6, kComputesOfLate = 4;
 
-/// Writes the members of all lists of a group: fill(draft, is_first) writes what each does. A list's first, the root of
-/// a kind that has one, is in a role of its own where it does something else than the others.
+/// Writes the members of rank 0's list of a group: fill(draft, is_first) writes what each does. The first, the root of a
+/// kind that has one, is in a role of its own where it does something else than the others. Other ranks do nothing.
 template <class Fill>
 Program collective_probe(const TransferQuestion& question, const Mesh& mesh, std::uint32_t axes, const Fill& fill,
                          bool is_first_apart = false) {
   const bool all_alike =
       !is_first_apart && operands_of(question.collective, /*is_root=*/true) == operands_of(question.collective, false);
+  const std::vector<std::uint32_t> members = mesh.members(0, axes);
   std::vector<std::vector<std::uint32_t>> roles(all_alike || question.members == 1 ? 1 : 2);
+  const std::size_t of_members = roles.size();
+  for (const std::uint32_t member : members) roles[member == 0 ? 0 : of_members - 1].push_back(member);
+  std::vector<std::uint32_t> others;
   for (std::uint32_t rank = 0; rank < mesh.ranks(); ++rank)
-    roles[roles.size() == 1 || mesh.members(rank, axes)[0] == rank ? 0 : 1].push_back(rank);
+    if (std::ranges::find(members, rank) == members.end()) others.push_back(rank);
+  if (!others.empty()) roles.push_back(std::move(others));
   return make_probe(fmt::format("probe of {}", to_string(question.collective)), mesh, axes, roles,
-                    [&](Draft& draft, std::uint32_t role) { fill(draft, /*is_first=*/role == 0); });
+                    [&](Draft& draft, std::uint32_t role) {
+                      if (role < of_members) fill(draft, /*is_first=*/role == 0);
+                    });
 }
 
 /// nccl-tests' size s is the whole array, which members of some kinds have or get a part of: f32, whole parts.

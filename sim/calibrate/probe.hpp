@@ -58,7 +58,7 @@ BetweenTransfers between_collectives(const Program& program, const Cluster& clus
 /// `rendezvous`: of four point-to-point repeats the first two are expected, the others aren't (sim::Rendezvous).
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
                        bool rendezvous);
-/// The same of a collective, by all lists of members at once that differ on these axes of the mesh only, as a job's do.
+/// The same of a collective by the ranks of a mesh that differ from its first on these axes only; the others do nothing.
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
                        const Mesh& mesh, std::uint32_t axes);
 

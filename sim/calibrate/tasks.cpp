@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -68,7 +69,8 @@ BetweenTransfers rounded_between(const Job& job, const TransferQuestion& questio
   double& since_written = between.bytes_since_written;
   since_written = since_written < kLeastSinceWritten ? 0 : rounded(since_written);
   if (between.bytes_until_rewritten) between.bytes_until_rewritten = rounded(*between.bytes_until_rewritten);
-  if (job.program.ranks() > seats_in(job)) between.computes_beside = false;  // others compute meanwhile anyway
+  // Of members that share cores a transfer takes all of these already.
+  if (!question.devices.empty() || question.members > seats_in(job)) between.computes_beside = false;
   return between;
 }
 
@@ -263,10 +265,11 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
 std::uint32_t CalibrationTask::busy_devices() const { return in_turns ? 1 : std::min(ranks(), cluster.devices()); }
 
 bool CalibrationTask::shares_devices() const {
-  std::size_t busy = 0;
+  std::set<std::uint32_t> busy;  // devices
   for (const Role& role : program.roles)
-    if (role.size() > 0) busy += role.ranks.size();
-  return busy > cluster.devices();
+    for (const std::uint32_t rank : role.ranks)
+      if (role.size() > 0 && !busy.insert(cluster.place.at(rank).device).second) return true;
+  return false;
 }
 
 bool CalibrationTask::has_unexpected() const {

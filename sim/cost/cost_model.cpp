@@ -1,5 +1,7 @@
 #include "sim/cost/cost_model.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -47,16 +49,12 @@ std::vector<std::vector<std::vector<std::uint32_t>>> spreads_of(const Program& p
 }
 
 /// "0 0, 1 1": the members' devices, list by list, numbered as they come.
-std::string devices_of(const std::vector<std::vector<std::uint32_t>>& lists, const Cluster& cluster) {
+std::string devices_of(const std::vector<std::uint32_t>& members, const Cluster& cluster) {
   std::map<std::uint32_t, std::size_t> numbers;  // by device
-  std::string text;
-  for (const std::vector<std::uint32_t>& list : lists) {
-    if (!text.empty()) text += ',';
-    for (const std::uint32_t rank : list)
-      text += fmt::format("{}{}", text.empty() ? "" : " ",
-                          numbers.try_emplace(cluster.place[rank].device, numbers.size()).first->second);
-  }
-  return text;
+  std::vector<std::size_t> of_members;
+  for (const std::uint32_t rank : members)
+    of_members.push_back(numbers.try_emplace(cluster.place[rank].device, numbers.size()).first->second);
+  return fmt::format("{}", fmt::join(of_members, " "));
 }
 
 /// "broadcast among 2", "send over network": the level on which they meet, where it isn't the innermost.
@@ -174,8 +172,8 @@ std::vector<std::string> devices_of_groups(const Program& program, const Cluster
     const std::vector<std::vector<std::uint32_t>>& lists = program.groups[g].members;
     std::vector<std::uint32_t> alone(lists[0].size());
     std::iota(alone.begin(), alone.end(), 0);
-    const std::string here = devices_of(lists, cluster);
-    if (here != devices_of({alone}, cluster)) devices[g] = here;
+    const std::string here = devices_of(lists[0], cluster);
+    if (here != devices_of(alone, cluster)) devices[g] = here;
   }
   return devices;
 }

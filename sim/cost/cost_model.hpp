@@ -110,8 +110,8 @@ struct TransferQuestion {
   /// How its ends or members lie (Cluster::spread) where they aren't all in one group
   /// of the innermost level; else empty.
   std::vector<std::uint32_t> spread = {};
-  /// The device of every rank of a collective, list by list of the group, numbered as they come ("0 0, 1 1"), where
-  /// ranks share devices in another way than members that are ranks 0, 1, … do; else empty.
+  /// The device of every member of a collective, numbered as they come ("0 0"), where ranks share devices and these do so
+  /// in another way than ranks 0, 1, … would; else empty. Of a group's member lists the first's.
   std::string devices = {};
   /// A collective of parts, on one host: the member's own lies where it is to be (Role::has_own_in_place) and isn't copied.
   bool own_in_place = false;
