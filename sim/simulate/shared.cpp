@@ -53,7 +53,8 @@ class SharedStep {
     std::deque<std::uint32_t> line;        // of those that are ready for it then
     std::uint32_t computing = 0;           // ranks
     std::vector<std::uint32_t> disturbed;  // transfers that move and are slower while it computes
-    std::uint32_t engaged = 0;  // collectives that the transport begins: no other rank gets the core meanwhile
+    std::uint32_t engaged = 0;     // collectives that the transport begins: no other rank gets the core meanwhile
+    std::uint32_t demand = kNone;  // in `demands_`, of a transfer that `move` begins
   };
   struct Node {
     std::uint32_t computing = 0;  // devices
@@ -337,14 +338,17 @@ class SharedStep {
     if (share > 0)
       for_each_end(transfer, [&](std::uint32_t end) {
         if (!transfer.on_sender && end == sender_of(transfer)) return;
-        const auto same = std::ranges::find_if(demands_, [&](const Fluid::Demand& demand) {
-          return demand.taken > 0 && demand.resource == placed_.device(end);
-        });
-        if (same == demands_.end())
+        Core& core = cores_[placed_.device(end)];
+        if (core.demand == kNone) {
+          core.demand = static_cast<std::uint32_t>(demands_.size());
           demands_.push_back({placed_.device(end), share});
-        else  // its time was measured with both of them there
-          same->taken = std::min(1.0, same->taken + share);
+        } else {  // its time was measured with both of them there
+          double& taken = demands_[core.demand].taken;
+          taken = std::min(1.0, taken + share);
+        }
       });
+    for (const Fluid::Demand& demand : demands_)
+      if (demand.taken > 0) cores_[demand.resource].demand = kNone;
     transfer.moving = true;
     transfer.activity = fluid_.begin(seconds, demands_, std::move(at_end));
     demands_.clear();

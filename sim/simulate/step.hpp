@@ -8,9 +8,10 @@
 //
 // In the shared step ranks go through their lists; what takes time is an activity of a Fluid: compute
 // and host time use the rank's device, bytes use the ports of the network, a transport's threads take their share of
-// the cores at its ends. Ranks that share a device share its time as the cluster's scheduling says. `fair`: in equal
-// parts. `run_until_wait`: one rank has the core until it waits for something that isn't there yet or is done with its
-// step; then the rank that has been ready for longest gets it. Ops that run beside those of other ranks of the node are
+// the cores at its ends: all transfers in flight no more than there is. Ranks that share a device share its time as the
+// cluster's scheduling says. `fair`: in equal parts. `run_until_wait`: one rank has the core until it waits for something
+// that isn't there yet (and that no transport's threads go through with on this core meanwhile) or is done with its step;
+// then the rank that has been ready for longest gets it. All begin in the order of their numbers. Ops that run beside those of other ranks of the node are
 // slower by contention for caches and memory, as measured with that many ranks computing (Costs::busy_levels).
 //
 // What the two ends of a message do to each other beside moving its bytes; which end posts first decides what it asks

@@ -203,7 +203,7 @@ struct Disturbed {
   std::size_t cells, pairs, wrong;
   double error_percent, worst_percent, structure_percent;
 };
-constexpr Disturbed kDisturbed[] = {{"family.json", 84, 611, 0, 2.0, 8.3, 0.8},
+constexpr Disturbed kDisturbed[] = {{"family.json", 84, 440, 0, 3.1, 8.1, 1.0},
                                     {"own_models.json", 42, 55, 0, 1.6, 7.9, 0.9},
                                     {"hosts.json", 21, 53, 0, 2.8, 10.9, 0.3}};
 
