@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <optional>
 
@@ -290,7 +291,9 @@ void collect_transfers(const CalibrationTask& task, std::span<const Timeline> st
         if (next_s < times.start_s[i]) link.engaged.push_back(next_s - posted_s);
       }
     }
-    if (first_only) samples.link.transfers.insert(samples.link.transfers.end(), first_s.begin(), first_s.end());
+    if (first_only)  // those that were waited for at once
+      std::ranges::copy_if(first_s, std::back_inserter(samples.link.transfers),
+                           [](double seconds) { return std::isfinite(seconds); });
     if (task.question.kind == InstructionKind::collective) {
       if (const std::optional<double> taken = core_time(task.program, step)) samples.link.core_times.push_back(*taken);
       const std::vector<std::vector<double>> rewritings = rewriting_times(task.program, step);

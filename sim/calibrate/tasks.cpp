@@ -69,8 +69,6 @@ BetweenTransfers rounded_between(const Job& job, const TransferQuestion& questio
   double& since_written = between.bytes_since_written;
   since_written = since_written < kLeastSinceWritten ? 0 : rounded(since_written);
   if (between.bytes_until_rewritten) between.bytes_until_rewritten = rounded(*between.bytes_until_rewritten);
-  // Of members that share cores a transfer takes all of these already.
-  if (!question.devices.empty() || question.members > seats_in(job)) between.computes_beside = false;
   return between;
 }
 
@@ -188,6 +186,15 @@ std::optional<Seats> seats_of(const TransferQuestion& question, const Job& job) 
   return Seats{{{{"host", hosts}, {"other", ranks / of_each}, {"inner", of_each}}}, kHost | kInner};
 }
 
+/// Whether two members of a collective are on one core.
+bool share_cores(const TransferQuestion& question, const std::optional<Seats>& seats, const Job& job) {
+  if (!question.devices.empty()) return true;
+  std::set<std::uint32_t> devices;
+  for (const std::uint32_t rank : seats ? seats->mesh.members(0, seats->axes) : first_numbers(question.members))
+    if (rank >= job.cluster.place.size() || !devices.insert(job.cluster.place[rank].device).second) return true;
+  return false;
+}
+
 void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
   std::map<TransferQuestion, std::map<std::int64_t, bool>> sizes;  // by question but for its bytes: own?
   for (const TransferQuestion& question : questions_of(job)) {
@@ -202,7 +209,9 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
   for (const auto& [question, of_kind] : sizes) {
     const std::optional<Seats> seats = seats_of(question, job);
     if (!question.spread.empty() && !seats) continue;  // the data sheet's
-    const BetweenTransfers of_kind_between = rounded_between(job, question);
+    BetweenTransfers of_kind_between = rounded_between(job, question);
+    // Of members that share cores a transfer takes all of these already.
+    if (share_cores(question, seats, job)) of_kind_between.computes_beside = false;
     for (const auto& [bytes, own] : of_kind) {
       CalibrationTask task{.kind = Kind::transfers, .world = job.world, .cluster = job.cluster, .question = question};
       task.question.bytes = bytes;

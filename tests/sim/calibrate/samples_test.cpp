@@ -1,5 +1,6 @@
 #include "sim/calibrate/samples.hpp"
 
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -381,6 +382,23 @@ TEST(CalibrationSamples, OfRanksBesideIdleOnesAreOfTwoHosts) {
     ++over;
   }
   EXPECT_GT(over, 0U);
+}
+
+// Four ranks on two hosts of a core each share these, wherever the members of a collective lie.
+TEST(CalibrationSamples, OfTwoRanksOnEachHostAreFinite) {
+  const std::string deep = (testing::tests_folder().parent_path() / "bench/unseen/deep.json").string();
+  for (const char* strategy : {"ddp,dp=4", "zero3,dp=4", "hsdp", "daso,nodes=2,local=2"}) {
+    Job job = job_of(strategy, deep);
+    const Cluster host = job_of("ddp", "toy_mlp", 1).cluster;
+    job.cluster = with_hosts(host, 2, 4, host.link());
+    for (const CalibrationTask& task : calibration_tasks({job})) {
+      if (task.kind != Kind::transfers) continue;
+      EXPECT_FALSE(task.shares_devices() && task.label.ends_with("beside compute")) << task.label;
+      const CalibrationSamples samples = samples_of(task, visit(task, {1, 1}));
+      ASSERT_FALSE(samples.link.transfers.empty()) << task.label;
+      for (const double seconds : samples.link.transfers) EXPECT_TRUE(std::isfinite(seconds)) << task.label;
+    }
+  }
 }
 
 // A rank's share of the task's step, by the costs that it was simulated with; it tells rounds that were slower.
