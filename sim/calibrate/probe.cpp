@@ -23,25 +23,16 @@ constexpr std::string_view kUnread = "unread";  // by other ranks
 constexpr std::int64_t kSmallBeside = 1 << 20;
 constexpr std::uint32_t kRepeatsOfSmallBeside = 24, kComputesBeside = 6, kComputesOfLate = 4;
 
-/// Writes the members of rank 0's list of a group: fill(draft, is_first) writes what each does. The first, the root of a
-/// kind that has one, is in a role of its own where it does something else than the others. Other ranks do nothing.
+/// Writes the members in a row: fill(draft, is_first) writes what each does. The first, the root of a kind that has one,
+/// is in a role of its own where it does something else than the others.
 template <class Fill>
-Program collective_probe(const TransferQuestion& question, const Mesh& mesh, std::uint32_t axes, const Fill& fill,
-                         bool is_first_apart = false) {
+Program collective_probe(const TransferQuestion& question, const Fill& fill, bool is_first_apart = false) {
   const bool all_alike =
       !is_first_apart && operands_of(question.collective, /*is_root=*/true) == operands_of(question.collective, false);
-  const std::vector<std::uint32_t> members = mesh.members(0, axes);
   std::vector<std::vector<std::uint32_t>> roles(all_alike || question.members == 1 ? 1 : 2);
-  const std::size_t of_members = roles.size();
-  for (const std::uint32_t member : members) roles[member == 0 ? 0 : of_members - 1].push_back(member);
-  std::vector<std::uint32_t> others;
-  for (std::uint32_t rank = 0; rank < mesh.ranks(); ++rank)
-    if (std::ranges::find(members, rank) == members.end()) others.push_back(rank);
-  if (!others.empty()) roles.push_back(std::move(others));
-  return make_probe(fmt::format("probe of {}", to_string(question.collective)), mesh, axes, roles,
-                    [&](Draft& draft, std::uint32_t role) {
-                      if (role < of_members) fill(draft, /*is_first=*/role == 0);
-                    });
+  for (std::uint32_t rank = 0; rank < question.members; ++rank) roles[rank == 0 ? 0 : roles.size() - 1].push_back(rank);
+  return make_probe(fmt::format("probe of {}", to_string(question.collective)), row_of(question.members), 1, roles,
+                    [&](Draft& draft, std::uint32_t role) { fill(draft, /*is_first=*/role == 0); });
 }
 
 /// nccl-tests' size s is the whole array, which members of some kinds have or get a part of: f32, whole parts.
@@ -181,7 +172,7 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
   check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
-  return collective_probe(question, row_of(question.members), 1, [&](Draft& draft, bool /*is_first*/) {
+  return collective_probe(question, [&](Draft& draft, bool /*is_first*/) {
     const Linear linear = layer_in_cache(draft);
     const std::uint32_t source = add_constant(draft, "source", spec, 1),
                         buffer = add_constant(draft, "buffer", spec, 0);
@@ -318,8 +309,14 @@ Program on_ranks(Program probe, const Mesh& mesh, std::uint32_t axes) {
   check_internal(members.size() == probe.ranks(), "{} ranks for a probe of {}", members.size(), probe.ranks());
   probe.mesh = mesh;
   if (!probe.groups.empty()) probe.groups = {Group("data", axes, mesh)};
-  for (Role& role : probe.roles)
+  for (Role& role : probe.roles) {
     for (std::uint32_t& rank : role.ranks) rank = members[rank];
+    for (Tensor& tensor : role.tensors) {
+      if (tensor.along == kNone) continue;
+      check_internal(std::has_single_bit(axes), "a member's own part by several axes");
+      tensor.along = static_cast<std::uint32_t>(std::countr_zero(axes));
+    }
+  }
   Role others;
   others.name = "others";
   for (std::uint32_t rank = 0; rank < mesh.ranks(); ++rank)
@@ -409,16 +406,6 @@ BetweenTransfers between_collectives(const Program& program, const Cluster& clus
   return between;
 }
 
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
-                       bool rendezvous) {
-  const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
-  if (question.kind == InstructionKind::collective)
-    return transfer_probe(question, repeats, between, row_of(question.members), 1);
-  return make_probe("probe of send", row_of(2), 0, {{0}, {1}}, [&](Draft& draft, std::uint32_t own) {
-    add_ping_pong(draft, own, spec, repeats, between, rendezvous);
-  });
-}
-
 namespace {
 
 /// In how many buffers a probe gives: one is written `ahead` repeats before it is given.
@@ -446,7 +433,7 @@ struct GivenInTurn {
 };
 /// Of so many that follow each other. What they give is in `turns` buffers; what they get is in one, unless a part of it
 /// is what they give, or two are in flight at a time.
-std::vector<GivenInTurn> given_in_turn(Draft& draft, const TransferQuestion& question, std::uint32_t axes, bool is_root,
+std::vector<GivenInTurn> given_in_turn(Draft& draft, const TransferQuestion& question, bool is_root,
                                        std::uint32_t turns, bool two_in_flight) {
   const CollectiveOperands operands = operands_of(question.collective, is_root);
   const auto buffers = [&](Moved moved, std::string_view name) {
@@ -464,9 +451,8 @@ std::vector<GivenInTurn> given_in_turn(Draft& draft, const TransferQuestion& que
     if (!operands.in_place)
       writes = t > 0 && !is_in_result && !two_in_flight ? in_turn[0].writes : buffers(operands.writes, "result");
     if (is_in_result) {
-      check_internal(std::has_single_bit(axes), "a member's own part by several axes");
       reads = {draft.role.add_own_view(fmt::format("own{}", t), collective_spec(question, operands.reads), writes.at(0),
-                                       static_cast<std::uint32_t>(std::countr_zero(axes)))};
+                                       /*axis=*/0)};
     } else {
       reads = buffers(operands.reads, "buffer");
     }
@@ -475,10 +461,7 @@ std::vector<GivenInTurn> given_in_turn(Draft& draft, const TransferQuestion& que
   return in_turn;
 }
 
-}  // namespace
-
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
-                       const Mesh& mesh, std::uint32_t axes) {
+Program probe_of_collective(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between) {
   const TensorSpec whole{Dtype::f32, {(question.bytes + 3) / 4}};
   const double of_writer =
       between.updated_by
@@ -491,7 +474,7 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
     repeats_beside = question.bytes <= kSmallBeside ? std::max(repeats, kRepeatsOfSmallBeside) : repeats;
   const auto fill = [&](Draft& draft, bool is_first) {
     const std::vector<GivenInTurn> in_turn =
-        given_in_turn(draft, question, axes, is_first, turns.count, between.computes_beside);
+        given_in_turn(draft, question, is_first, turns.count, between.computes_beside);
     const bool gives = !in_turn[0].reads.empty();
     const TensorSpec spec = gives ? draft.role.tensors[in_turn[0].reads[0]].spec : TensorSpec();
     const std::uint32_t source = gives ? add_constant(draft, "source", spec, 0) : kNone;
@@ -535,7 +518,18 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
     }
     if (in_flight != kNone) draft.wait(in_flight, kNone);
   };
-  return collective_probe(question, mesh, axes, fill, /*is_first_apart=*/between.computes_beside);
+  return collective_probe(question, fill, /*is_first_apart=*/between.computes_beside);
+}
+
+}  // namespace
+
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
+                       bool rendezvous) {
+  if (question.kind == InstructionKind::collective) return probe_of_collective(question, repeats, between);
+  const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
+  return make_probe("probe of send", row_of(2), 0, {{0}, {1}}, [&](Draft& draft, std::uint32_t own) {
+    add_ping_pong(draft, own, spec, repeats, between, rendezvous);
+  });
 }
 
 }  // namespace sim

@@ -58,9 +58,6 @@ BetweenTransfers between_collectives(const Program& program, const Cluster& clus
 /// `rendezvous`: of four point-to-point repeats the first two are expected, the others aren't (sim::Rendezvous).
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
                        bool rendezvous);
-/// The same of a collective by the ranks of a mesh that differ from its first on these axes only; the others do nothing.
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
-                       const Mesh& mesh, std::uint32_t axes);
 
 /// A probe of members in a row, by other ranks: the first of the mesh and those that differ from it on these axes only,
 /// in their order; a message goes along the mesh's first axis. The others have nothing to do.

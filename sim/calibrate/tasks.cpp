@@ -169,13 +169,15 @@ void add_memory(TaskList& tasks, const Job& job, std::uint32_t busy) {
               job.program.threads, std::nullopt);
 }
 
-/// The ranks that are as far from each other as the question's: of each host the first few.
+/// The ranks of a mesh that differ from its first on these axes only.
 struct Seats {
   Mesh mesh;
   std::uint32_t axes = 0;
+  [[nodiscard]] std::vector<std::uint32_t> ranks() const { return mesh.members(0, axes); }
 };
-/// Nothing where the members lie otherwise than as many on each of several hosts, or the job hasn't such ranks.
-std::optional<Seats> seats_of(const TransferQuestion& question, const Job& job) {
+/// Ranks that are as far from each other as the question's: of each host the first few. Nothing where the members lie
+/// otherwise than as many on each of several hosts, or the job hasn't such ranks.
+std::optional<Seats> seats_on_hosts(const TransferQuestion& question, const Job& job) {
   constexpr std::uint32_t kHost = 1, kInner = 4;  // bits of the axes
   if (question.spread.size() != 2 || job.cluster.node_level != 0) return std::nullopt;
   const std::uint32_t of_each = question.spread[0], hosts = question.spread[1];
@@ -186,13 +188,19 @@ std::optional<Seats> seats_of(const TransferQuestion& question, const Job& job) 
   return Seats{{{{"host", hosts}, {"other", ranks / of_each}, {"inner", of_each}}}, kHost | kInner};
 }
 
-/// Whether two members of a collective are on one core.
-bool share_cores(const TransferQuestion& question, const std::optional<Seats>& seats, const Job& job) {
-  if (!question.devices.empty()) return true;
+/// Where a question is asked. Nothing: nowhere.
+std::optional<Seats> seats_of(const TransferQuestion& question, const Job& job,
+                              const std::vector<std::string>& devices_of_groups) {
+  if (!question.spread.empty()) return seats_on_hosts(question, job);
+  if (question.devices.empty()) return Seats{row_of(question.members), 1};
+  const auto group = std::ranges::find(devices_of_groups, question.devices) - devices_of_groups.begin();
+  return Seats{job.program.mesh, job.program.groups[static_cast<std::size_t>(group)].axes};
+}
+
+bool share_a_device(const std::vector<std::uint32_t>& ranks, const Cluster& cluster) {
   std::set<std::uint32_t> devices;
-  for (const std::uint32_t rank : seats ? seats->mesh.members(0, seats->axes) : first_numbers(question.members))
-    if (rank >= job.cluster.place.size() || !devices.insert(job.cluster.place[rank].device).second) return true;
-  return false;
+  return std::ranges::any_of(ranks,
+                             [&](std::uint32_t rank) { return !devices.insert(cluster.place.at(rank).device).second; });
 }
 
 void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
@@ -207,11 +215,11 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
   }
   const std::vector<std::string> devices = devices_of_groups(job.program, job.cluster);
   for (const auto& [question, of_kind] : sizes) {
-    const std::optional<Seats> seats = seats_of(question, job);
-    if (!question.spread.empty() && !seats) continue;  // the data sheet's
+    const std::optional<Seats> seats = seats_of(question, job, devices);
+    if (!seats) continue;  // the data sheet's
     BetweenTransfers of_kind_between = rounded_between(job, question);
     // Of members that share cores a transfer takes all of these already.
-    if (share_cores(question, seats, job)) of_kind_between.computes_beside = false;
+    if (share_a_device(seats->ranks(), job.cluster)) of_kind_between.computes_beside = false;
     for (const auto& [bytes, own] : of_kind) {
       CalibrationTask task{.kind = Kind::transfers, .world = job.world, .cluster = job.cluster, .question = question};
       task.question.bytes = bytes;
@@ -229,17 +237,11 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
                       link_key(job.world, question).kind, bytes, question.members,
                       (question.devices.empty() ? "" : " on cores " + question.devices) +
                           (question.own_in_place ? " whose own is in place" : "") +
-                          (seats ? " over " + job.cluster.levels.back().name : ""),
+                          (question.spread.empty() ? "" : " over " + job.cluster.levels.back().name),
                       between.bytes / 1e3,
                       between.kinds.empty() ? "" : fmt::format(" and {}", fmt::join(between.kinds, ", ")), when);
-      if (question.devices.empty() || seats) {
-        task.program = transfer_probe(task.question, repeats, between, task.has_unexpected());
-        if (seats) task.program = on_ranks(std::move(task.program), seats->mesh, seats->axes);
-      } else {
-        const auto group = static_cast<std::size_t>(std::ranges::find(devices, question.devices) - devices.begin());
-        task.program =
-            transfer_probe(task.question, repeats, between, job.program.mesh, job.program.groups[group].axes);
-      }
+      task.program =
+          on_ranks(transfer_probe(task.question, repeats, between, task.has_unexpected()), seats->mesh, seats->axes);
       tasks.add(std::move(task), job.program.threads, own ? std::optional(j) : std::nullopt);
     }
   }
@@ -274,11 +276,10 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
 std::uint32_t CalibrationTask::busy_devices() const { return in_turns ? 1 : std::min(ranks(), cluster.devices()); }
 
 bool CalibrationTask::shares_devices() const {
-  std::set<std::uint32_t> busy;  // devices
+  std::vector<std::uint32_t> busy;  // ranks
   for (const Role& role : program.roles)
-    for (const std::uint32_t rank : role.ranks)
-      if (role.size() > 0 && !busy.insert(cluster.place.at(rank).device).second) return true;
-  return false;
+    if (role.size() > 0) busy.insert(busy.end(), role.ranks.begin(), role.ranks.end());
+  return share_a_device(busy, cluster);
 }
 
 bool CalibrationTask::has_unexpected() const {

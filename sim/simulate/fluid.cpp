@@ -93,28 +93,23 @@ void Fluid::remove(const Demand& demand) {
 void Fluid::set_rates() {
   for (const Resource resource : demanded_) loads_[resource].growing = 0;
   demanded_.clear();
+  nobody_waits_ = true;
   for (const Activity activity : active_) {
     Running& running = running_[activity];
-    running.share = running.most = 1, running.fixed = false;
+    running.share = 1, running.fixed = false;
     for (const Demand& demand : running.demands) {
       Load& load = loads_[demand.resource];
       if (demand.taken > 0 && load.taken > load.capacity)
-        running.most = std::min(running.most, load.capacity / load.taken);
+        running.share = std::min(running.share, load.capacity / load.taken), nobody_waits_ = false;
       if (load.growing > 0 || load.users == 0) continue;
       load.left = load.for_users(), load.growing = load.users, load.growing_weight = load.weight;
       demanded_.push_back(demand.resource);
     }
   }
-  nobody_waits_ = true;
   // Nobody is faster than alone, whatever is left: rate 1.
   for (double level = level_of_fullest(); level < 1; level = level_of_fullest()) {
     fix_users_of_full(level);
     nobody_waits_ = false;
-  }
-  for (const Activity activity : active_) {
-    Running& running = running_[activity];
-    if (running.most < 1) nobody_waits_ = false;
-    running.share = std::min(running.share, running.most);
   }
   rates_hold_ = true;
 }
@@ -139,7 +134,7 @@ void Fluid::fix_users_of_full(double level) {
       full_.push_back(activity);
   for (const Activity activity : full_) {
     running_[activity].fixed = true;
-    running_[activity].share = level;
+    running_[activity].share = std::min(running_[activity].share, level);
     for (const Demand& demand : running_[activity].demands)
       if (demand.taken == 0) {
         Load& load = loads_[demand.resource];

@@ -57,7 +57,6 @@ class Fluid {
  private:
   struct Running {
     double remaining_s = 0, speed = 1;
-    double most = 1;   // of the share, by what it takes
     double share = 1;  // rate without the speed
     bool fixed = false;
     bool is_over = false;  // its demands are removed

@@ -75,11 +75,10 @@ class SharedStep {
     bool sender_posted_first = false;  // point to point
     bool all_posted = false, done = false;
     double ready_s = 0, end_s = 0;
-    std::uint32_t rank = kNone, instruction = kNone;  // one that posted it: for its link and its ends
+    std::uint32_t rank = kNone, instruction = kNone;  // who posted it last: for its link and its ends
     std::uint32_t uncopied = 0;                       // parts
     bool on_sender = false;                           // the transport's threads work on the sender's core, too
     bool moving = false;                              // `activity` goes on
-    std::uint32_t keeps_core_of = kNone;              // a rank: until it is over
     std::uint32_t computing = 0;                      // meanwhile, of the cores at its ends, if that slows it down
     Fluid::Activity activity = 0;
     std::vector<std::uint32_t> sleepers;
@@ -247,7 +246,7 @@ class SharedStep {
         state.asleep = true;
         Transfer& transfer = transfer_of(rank, awaited);
         transfer.sleepers.push_back(rank);
-        if (transfer.keeps_core_of != rank) release_core(rank);
+        if (!keeps_core(rank, transfer)) release_core(rank);
       } else {
         copy(rank, next);
       }
@@ -312,7 +311,6 @@ class SharedStep {
       for_each_end(transfer, [&](std::uint32_t end) { wake(end); });
       return;
     }
-    if (keeps_core(rank, i)) transfer.keeps_core_of = rank;
     const Message message = costs_.message(rank, i, transfer.sender_posted_first);
     const std::uint32_t id = id_of(transfer);
     transfer.on_sender = message.sender_free_s <= 0;
@@ -321,11 +319,13 @@ class SharedStep {
       fluid_.begin(message.sender_free_s, kNothing, [this, id] { begin_on_sender(transfers_[id]); });
   }
 
-  /// Whether the rank that posts a collective last keeps its core when it waits for it. The transport's threads take the
+  /// Whether a rank that waits for a collective keeps its core: who posted it last does. The transport's threads take the
   /// core at once, and where each member has one for itself they find what the others gave and go through with it: over
   /// before the rank's thread, which they go before, comes to sleep.
-  [[nodiscard]] bool keeps_core(std::uint32_t rank, std::uint32_t i) {
-    if (placed_.role(rank).kind[i] != InstructionKind::collective || costs_.transfer(rank, i).core_share <= 0)
+  [[nodiscard]] bool keeps_core(std::uint32_t rank, const Transfer& transfer) const {
+    const std::uint32_t i = transfer.instruction;
+    if (!transfer.all_posted || transfer.rank != rank || placed_.is_copied(rank, i) ||
+        placed_.role(rank).kind[i] != InstructionKind::collective || costs_.transfer(rank, i).core_share <= 0)
       return false;
     const std::span<const std::uint32_t> members = placed_.members(rank, i);
     return std::ranges::count_if(
