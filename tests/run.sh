@@ -13,7 +13,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 status=0
-ctest --test-dir "$root/build" --output-on-failure --no-tests=error -j "$(nproc)" "$@" | tee "$output" || status=$?
+jobs=$(($(nproc) + 1)) # ranks that wait for each other, one such test at a time, leave a core to another test
+ctest --test-dir "$root/build" --output-on-failure --no-tests=error -j "$jobs" "$@" | tee "$output" || status=$?
 slowest=$(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*$/\2 s  \1/p' "$output" | sort -rn | sed -n '1,12p')
 [[ -z $slowest ]] || printf '\nThe slowest:\n%s\n' "$slowest"
 exit "$status"
