@@ -16,6 +16,9 @@ namespace {
 // The notification probe's lists: the first finds caches cold, the second is interrupted, the third isn't.
 constexpr std::uint32_t kLists = 3, kNotified = 1, kQuiet = 2, kNotifications = 8;
 
+// Bounds of first numbers. Adam divides by a gradient's size, plus 1e-8; zeros would be NaN where a network does so.
+constexpr double kMovesNothing = 1e-15, kRandom = 0.01;
+
 /// Prepares another repetition of the list: adds copies of the role's tensors to `to`, except of persistent ones, and
 /// returns which tensor each has become.
 std::vector<std::uint32_t> add_again(const Role& role, std::uint32_t repeat, Role& to) {
@@ -235,13 +238,15 @@ class AloneBuilder {
     return std::ranges::max_element(unit.parts, {}, size)->initial;
   }
   /// What stands for `tensor` at the other end of posted instruction `i`. It brings weights where it gathers a unit: ops
-  /// take other times for other values (a pooling's branches).
+  /// take other times for other values (a pooling's branches). So do ops whose weights an update has moved by random
+  /// numbers: what another role sends from the second step on is so small in the first that none is moved.
   std::uint32_t add_message(std::string_view name, std::uint32_t i, std::uint32_t tensor) {
     const TensorSpec spec = draft_.role.tensors[tensor].spec;
     const std::uint32_t unit = unit_of(i);
     const std::uint32_t id = draft_.role.add_tensor(
         fmt::format("{}{}", name, draft_.role.tensors.size()), spec, TensorClass::communication, true,
-        unit == kNone ? Initial{Initial::Kind::uniform, 0, 0.01} : first_value(role_.units[unit]));
+        unit == kNone ? Initial{Initial::Kind::uniform, 0, exchanges_ ? kMovesNothing : kRandom}
+                      : first_value(role_.units[unit]));
     if (unit == kNone) return id;
     std::int64_t elements = 0;
     bool is_flat = true;

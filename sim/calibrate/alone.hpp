@@ -22,7 +22,8 @@ struct RoleAlone {
 /// rank sends to itself what it would send or share, and receives from itself at once what it would receive: it waits
 /// for nobody, but its next op finds the caches as after a transfer. When all lists are done, the roles exchange what
 /// they have sent or given in a collective, and receive it in the next step (of a sum their own summand): on the random
-/// numbers that a single role receives instead, a max pool's branches are predicted better or worse than in training.
+/// numbers that a single role receives instead, a max pool's branches are predicted better or worse than in training. In
+/// the first step they receive numbers by which no update moves a weight.
 /// All microbatches run: the first op of a step finds cold caches, and must weigh as much as it does in the real step.
 /// `in_turns`: each list begins when the one before has ended, so that it has the machine to itself and finds the
 /// shared caches as the others have left them.
