@@ -19,7 +19,7 @@ trap '[[ -z $disturber ]] || kill "$disturber" 2>/dev/null' EXIT
 # on PROGRAM FILES MODEL CUT SPLIT SECONDS
 on() {
   "$1" compare -m "$3" -s single -s "model_parallel,cut=$4" -s "pipeline,cut=$4,split_size=$5" -s ddp_blocking -s ddp -w local \
-    -w gloo --rounds 50 --visits 2 --steps 1 --time-limit "$6" --json "$2.json" >"$2.txt"
+    -w gloo --rounds 20 --visits 2 --steps 1 --time-limit "$6" --json "$2.json" >"$2.txt"
 }
 # both NAME CUT SPLIT MODEL: quiet, then disturbed; a tenth of the time each.
 both() {

@@ -236,7 +236,7 @@ def test_other_cuts_are_told_apart():
 
 def test_committed_crossings_are_forecast():
     """The bandwidths at which ddp overtakes model parallelism and the pipelines: within 15 % of the measured ones."""
-    rows = [row for row in result_file.read_result(TESTS.parent / "bench" / "results" / "crossing.json").rows
+    rows = [row for row in result_file.read_result(TESTS / "golden" / "crossing.json").rows
             if row["cost_model"] == "profiled" and row["executor"] == "paragauge"]
     found = {}
     for key in ("measured_s", "predicted_s"):
