@@ -485,8 +485,9 @@ TEST(CommittedResults, WhatIsToldApartIsInTheMeasuredOrder) {
       for (Cell& cell : result.cells) cell.device = "AMD EPYC, family 25, model 17";  // its code had the name alone
       here.add(result, record, cost_model);
     }
-    for (const char* file : {"placements", "hypar_pair", "crossing"}) {
-      const Result result = load_result(kResults / (std::string(file) + ".json"));
+    for (const auto& file : {kResults / "placements.json", kResults / "hypar_pair.json",
+                             testing::tests_folder() / "golden" / "crossing.json"}) {
+      const Result result = load_result(file);
       EXPECT_FALSE(record.contains(result.cells[0].device)) << file;
       elsewhere.add(result, record, cost_model);
     }
