@@ -285,7 +285,8 @@ def test_claims_are_what_the_files_say():
         says("`profiled` by model", " ".join([network, ", ".join(median_and_bias(rows("profiled", name)))]))
     by_error = sorted(profiled, key=lambda row: -row["error_percent"])
     says("its largest errors", ", ".join(signed(row["error_percent"], 1) for row in by_error[:2]), f"too fast by at most {-by_error[-1]['error_percent']:.1f} %")
-    assert all(row["model_name"] == "vgg11" and row["world"] == "gloo" and row["preset"] in ("ddp", "ddp_blocking") for row in by_error[:2])
+    assert all(row["model_name"] == "vgg11" and row["world"] == "local" and row["preset"] in ("model_parallel", "ddp_blocking")
+               for row in by_error[:2])
     medians = {name: median_and_bias(rows("fitted", name)) for name in ACCURACY}
     assert max(medians, key=lambda name: float(medians[name][0][:-2])) == "vgg11"
     says("`fitted` at its worst", f"median {medians['vgg11'][0]}, bias {medians['vgg11'][1]} (VGG-11)")
@@ -352,7 +353,7 @@ def test_claims_are_what_the_files_say():
     pairs = summary("profiled", "placements")
     says("placements:", f"median {median_and_bias(placements)[0]}", f"two ranks within {largest[2]:.1f} %", f"four on two cores within {largest[4]:.1f} %",
          f"{-worst['error_percent']:.1f} %", f"{pairs['pairs_right']} of {pairs['pairs_right'] + pairs['pairs_wrong']} pairs")
-    assert pairs["cells"] == 22 and pairs["conclusive_cells"] == 0
+    assert pairs["cells"] == 22 and pairs["conclusive_cells"] == 7
 
     def parts(key, some):
         found = [math.exp(row[key] / 100) for row in placements if row[key] is not None and (row["ranks"] > 1) == some]

@@ -100,7 +100,7 @@ struct TransferCost {
 };
 
 /// TransferCost::sd of CPU cores' links by a data sheet: as the committed profiles' are (tests/sim/cost/fitted_test.cpp).
-constexpr double kCoreLinkSd = 0.75;
+constexpr double kCoreLinkSd = 1.15;
 
 struct TransferQuestion {
   InstructionKind kind = InstructionKind::send;  // send (a point-to-point pair) or collective

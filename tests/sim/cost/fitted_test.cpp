@@ -164,7 +164,8 @@ struct LinkErrors {
 };
 
 // The constants that answers state are what the committed profiles' links show, or a third more: each predicted without its
-// kind, and from the clusters' files alone. (A Xeon's links, kept until 30 November 2026, showed 0.55 and 0.75.)
+// kind, and from the clusters' files alone. (A Xeon's links, kept until 30 November 2026, showed 0.55 and 0.75, a Zen 4's,
+// kept until 1 December, 0.75 by the files.)
 TEST(Fitted, TransfersAreAsUncertainAsTheyState) {
   LinkErrors of_other_kinds, of_data_sheets;
   double stated_other = 0, stated_sheet = 0;
@@ -226,7 +227,7 @@ TEST(Fitted, TinyCopiesBeyondNoisyOnesTakeMicroseconds) {
       const Cluster cluster = measured_cluster(world, program.ranks(), profile);
       const Forecast f = forecast(program, cluster, *make_cost_model("fitted", cluster, &profile));
       EXPECT_LT(f.step.step_s, 1e-3) << world << " " << strategy;
-      EXPECT_LT(f.low_s, 0.5 * f.step.step_s) << world << " " << strategy;
+      EXPECT_LT(f.low_s, 0.55 * f.step.step_s) << world << " " << strategy;
       EXPECT_LT(f.high_s, 1e-2) << world << " " << strategy;
     }
   for (const int elements : {1, 5, 10, 30})

@@ -166,7 +166,8 @@ TEST(Origin, ThisMachinesAcceleratorIsTheProfiles) {
     EXPECT_EQ(with_measured_accelerator(other, profile).device.name, other.device.name);
 }
 
-// The committed profiles (EPYCs', almost all) beside a Xeon's of resnet18_64, of 23 November 2026, allow for no more.
+// The committed profiles (a Zen 5's) beside a Xeon's of resnet18_64, of 23 November 2026, allow for no more. A Zen 4's were
+// 0.35 away.
 TEST(Origin, TwoCpusDifferByAsMuchAsIsAllowedFor) {
   std::map<std::tuple<std::string, std::string, std::uint32_t>, std::map<std::string, std::vector<double>>> times;
   std::map<std::string, Profile> profiles = testing::profiles_of_cores();
@@ -189,7 +190,7 @@ TEST(Origin, TwoCpusDifferByAsMuchAsIsAllowedFor) {
     squares += std::pow(std::log(means[0] / means[1]), 2), ++count;
   }
   EXPECT_GT(count, 300);
-  EXPECT_NEAR(std::sqrt(squares / count), 0.35, 0.05);
+  EXPECT_NEAR(std::sqrt(squares / count), 0.64, 0.05);
   EXPECT_LE(std::sqrt(squares / count), kOtherDeviceSd);
 }
 

@@ -29,11 +29,11 @@ struct Claim {
   double error_percent, bias_percent, relative_percent, noise_percent;
   std::size_t conclusive, cells;
 };
-constexpr Claim kClaims[] = {{"resnet18_64", 0.6, -0.6, 0.8, 2.0, 13, 26},
-                             {"convnet", 1.3, -1.3, 0.6, 2.1, 13, 26},
-                             {"resnet50", 1.1, 0.1, 2.6, 3.0, 4, 18},
-                             {"vgg11", 1.2, 1.0, 2.2, 3.3, 1, 18},
-                             {"resnet18_96", 1.2, -0.5, 1.2, 3.4, 3, 18}};
+constexpr Claim kClaims[] = {{"resnet18_64", 1.0, -0.4, 0.8, 1.6, 23, 26},
+                             {"convnet", 0.7, -0.1, 0.7, 1.9, 14, 26},
+                             {"resnet50", 1.0, -0.3, 1.7, 1.7, 11, 18},
+                             {"vgg11", 0.7, 0.3, 1.2, 2.4, 6, 18},
+                             {"resnet18_96", 0.8, -0.9, 0.5, 1.4, 15, 18}};
 constexpr double kRoom = 1.5;
 
 const ForecastSummary& summary_of(const Accuracy& accuracy, const std::string& cost_model) {
@@ -128,24 +128,24 @@ TEST(CommittedResults, TogetherTheyHold) {
   const ForecastSummary &profiled = summary_of(accuracy, "profiled"), &fitted = summary_of(accuracy, "fitted"),
                         &analytic = summary_of(accuracy, "analytic");
   EXPECT_EQ(profiled.cells, 106U);
-  EXPECT_GE(profiled.conclusive, 34U);  // of a machine with neighbours: the report calls it failed as a measurement
-  expect_within(profiled.absolute->median_absolute, 1.1, "profiled");
-  expect_within(fitted.absolute->median_absolute, 2.5, "fitted");
-  expect_within(analytic.absolute->median_absolute, 30, "analytic");
-  expect_within(fitted.absolute->bias, 2.0, "fitted, bias");
-  expect_within(analytic.absolute->bias, 2, "analytic, bias");
-  expect_within(profiled.relative->median_absolute, 1.1, "profiled, relative");
-  expect_within(fitted.relative->median_absolute, 3.2, "fitted, relative");
-  expect_within(analytic.relative->median_absolute, 12, "analytic, relative");
+  EXPECT_GE(profiled.conclusive, 69U);  // under 80 %: the report calls it failed as a measurement
+  expect_within(profiled.absolute->median_absolute, 0.8, "profiled");
+  expect_within(fitted.absolute->median_absolute, 2.8, "fitted");
+  expect_within(analytic.absolute->median_absolute, 55, "analytic");
+  expect_within(fitted.absolute->bias, 1.7, "fitted, bias");
+  expect_within(analytic.absolute->bias, 46, "analytic, bias");
+  expect_within(profiled.relative->median_absolute, 0.9, "profiled, relative");
+  expect_within(fitted.relative->median_absolute, 2.5, "fitted, relative");
+  expect_within(analytic.relative->median_absolute, 19, "analytic, relative");
   for (const ForecastSummary* summary : {&profiled, &fitted}) {
-    EXPECT_LE(summary->pairs_wrong, summary == &profiled ? 0U : 2U);
-    EXPECT_GE(summary->pairs_right, 379U);
-    EXPECT_GE(*summary->coverage, summary == &profiled ? 0.94 : 0.89);
-    EXPECT_LE(*summary->coverage, 0.96);
+    EXPECT_EQ(summary->pairs_wrong, 0U);
+    EXPECT_GE(summary->pairs_right, 432U);
+    EXPECT_GE(*summary->coverage, summary == &profiled ? 0.92 : 0.85);
+    EXPECT_LE(*summary->coverage, 0.95);
   }
-  EXPECT_GE(analytic.pairs_right, 354U);
-  expect_within(*profiled.largest_structure_error, 0.13, "structure");
-  for (const auto& [world, error, bias] : {std::tuple("local", 1.1, -0.5), {"gloo", 1.1, -0.2}}) {
+  EXPECT_GE(analytic.pairs_right, 363U);
+  expect_within(*profiled.largest_structure_error, 1.8, "structure");
+  for (const auto& [world, error, bias] : {std::tuple("local", 0.8, -0.1), {"gloo", 0.9, -0.5}}) {
     Result one = result;
     std::erase_if(one.cells, [&, name = std::string(world)](const Cell& cell) { return cell.world != name; });
     const Accuracy of_world = assess(one);
@@ -295,15 +295,15 @@ TEST(CommittedResults, EveryPlacementIsForecast) {
   const Accuracy accuracy = assess(result);
   const ForecastSummary& summary = summary_of(accuracy, "profiled");
   EXPECT_EQ(summary.cells, 22U);
-  EXPECT_GE(summary.pairs_right, 65U);
-  EXPECT_EQ(summary.pairs_wrong, 0U);
+  EXPECT_GE(summary.pairs_right, 88U);
+  EXPECT_LE(summary.pairs_wrong, 1U);  // the README's exception, before HyPar's two ranks
   expect_within(summary.relative->median_absolute, 3.8, "relative to single");
   for (std::size_t i = 0; i < result.cells.size(); ++i) {
     const Cell& cell = result.cells[i];
     if (!is_ours(cell)) continue;
     const double error = accuracy.cells[i].forecasts.at("profiled").absolute.value().log_ratio;
     if (cell.world == "gloo" && cell.strategy == "data_parallel,dp=4")
-      expect_within(error, 18.6, "the README's exception");
+      expect_within(error, 15.7, "the README's exception");
     else
       EXPECT_LE(std::abs(error), kLargest) << cell.strategy << " " << cell.world;
   }
@@ -314,11 +314,11 @@ TEST(CommittedResults, EveryTransitionOfHyParsPairIsForecast) {
   const ForecastSummary& summary = summary_of(assess(load_result(kResults / "hypar_pair.json")), "profiled");
   EXPECT_EQ(summary.cells, 18U);
   EXPECT_EQ(summary.pairs_wrong, 0U);
-  EXPECT_GE(summary.pairs_right, 24U);
+  EXPECT_GE(summary.pairs_right, 13U);
   expect_within(summary.absolute->median_absolute, 5.0, "error");
 }
 
-// Its upper end, of the default and of PyTorch at its best.
+// Its upper end, of the default and of PyTorch at its best (`single` on gloo beside the latter, in four rounds: 5.4 %).
 TEST(CommittedResults, NoPlacementIsSlowerThanPlainPyTorchs) {
   std::size_t compared = 0;
   for (const char* file : {"placements", "hypar_pair"}) {
@@ -328,15 +328,15 @@ TEST(CommittedResults, NoPlacementIsSlowerThanPlainPyTorchs) {
       if (!is_ours(result.cells[i])) continue;
       for (const auto& [peer, ratio] : accuracy.cells[i].against_peer) {
         ++compared;
-        EXPECT_LE(ratio.interval.value().high, std::log(1.05))
-            << peer << " " << result.cells[i].strategy << " " << result.cells[i].world;
+        EXPECT_LE(ratio.interval.value().high, std::log(1.055))
+            << file << " " << peer << " " << result.cells[i].strategy << " " << result.cells[i].world;
       }
     }
   }
   EXPECT_EQ(compared, 2 * (20U + 18U));
 }
 
-// Not beyond noise: of 44 steps 40 are faster, the others slower by at most 2.3 %.
+// Not beyond noise: of 44 steps 43 are faster, the other is slower by 0.6 %.
 TEST(CommittedResults, NoStepIsSlowerThanPlainPyTorchs) {
   const Result result = all_results();
   const Accuracy accuracy = assess(result);
@@ -344,7 +344,7 @@ TEST(CommittedResults, NoStepIsSlowerThanPlainPyTorchs) {
   for (std::size_t i = 0; i < result.cells.size(); ++i) {
     if (!is_ours(result.cells[i]) || !accuracy.cells[i].against_peer.contains("pytorch")) continue;
     ++compared;
-    EXPECT_LE(accuracy.cells[i].against_peer.at("pytorch").log_ratio, 0.03)
+    EXPECT_LE(accuracy.cells[i].against_peer.at("pytorch").log_ratio, 0.009)
         << result.cells[i].model << " " << result.cells[i].strategy << " " << result.cells[i].world;
   }
   EXPECT_EQ(compared, 44U);
@@ -354,7 +354,7 @@ double error_of(std::optional<std::int64_t> predicted, std::optional<std::int64_
   return std::log(static_cast<double>(predicted.value()) / static_cast<double>(measured.value()));
 }
 
-// 0.1 % and 2.7 %.
+// 0.1 % and 2.5 %.
 TEST(CommittedResults, MemoryIsForecast) {
   std::size_t cells = 0;
   for (const Cell& cell : all_results().cells) {
@@ -363,7 +363,7 @@ TEST(CommittedResults, MemoryIsForecast) {
     const CellMemory& memory = cell.memory;
     EXPECT_LE(std::abs(error_of(memory.predicted_allocator_peak_bytes, memory.allocator_peak_bytes)), 0.0015)
         << cell.model << " " << cell.strategy << " " << cell.world;
-    EXPECT_LE(std::abs(error_of(memory.predicted_resident_peak_bytes, memory.resident_peak_bytes)), 0.04)
+    EXPECT_LE(std::abs(error_of(memory.predicted_resident_peak_bytes, memory.resident_peak_bytes)), 0.037)
         << cell.model << " " << cell.strategy << " " << cell.world;
   }
   EXPECT_EQ(cells, 106U);
@@ -371,8 +371,8 @@ TEST(CommittedResults, MemoryIsForecast) {
 
 TEST(CommittedResults, AForecastThatIsSlightlyWrongBreaksTheBounds) {
   const Accuracy accuracy = assess(spoiled(all_results(), "profiled", 1.03));
-  EXPECT_GT(summary_of(accuracy, "profiled").relative->median_absolute, kRoom * 0.011);
-  EXPECT_GT(summary_of(accuracy, "profiled").absolute->median_absolute, kRoom * 0.011);
+  EXPECT_GT(summary_of(accuracy, "profiled").relative->median_absolute, kRoom * 0.009);
+  EXPECT_GT(summary_of(accuracy, "profiled").absolute->median_absolute, kRoom * 0.009);
 }
 
 // Today's code on the calibration that was kept with the results, the mean of all rounds: NAME.profile.json for
@@ -405,10 +405,10 @@ TEST(CommittedResults, ForecastAnewTheyHold) {
     std::ranges::sort(errors);
     std::printf("%s: %zu cells, median error %.2f %%, bias %+.2f %%, largest %.2f %%\n", name.c_str(), errors.size(),
                 100 * errors[errors.size() / 2], 100 * bias, 100 * errors.back());
-    // VGG-11 by `fitted`, the ConvNet by `profiled`: beside neighbours the mean profile of all rounds, which forecasts
-    // the mean of all rounds, is further off (3.0 %) than each round's own (1.3 %).
-    const auto [error_percent, bias_percent] = is_fitted                        ? std::pair(4.3, 5.6)
-                                               : name.starts_with("placements") ? std::pair(3.0, 3.0)
+    // VGG-11 by `fitted`, grouped by `profiled`: where the machine changes from round to round, the mean profile of all
+    // rounds, which forecasts the mean of all rounds, is further off than each round's own (the ConvNet 1.6, not 0.7 %).
+    const auto [error_percent, bias_percent] = is_fitted                        ? std::pair(7.0, 6.4)
+                                               : name.starts_with("placements") ? std::pair(5.5, 1.0)
                                                : name.starts_with("hypar_pair") ? std::pair(7.5, 7.0)
                                                                                 : std::pair(2.0, 1.9);
     EXPECT_LE(100 * errors[errors.size() / 2], kRoom * error_percent);
@@ -481,21 +481,23 @@ TEST(CommittedResults, WhatIsToldApartIsInTheMeasuredOrder) {
     const std::string cost_model(kind.name);
     ToldPairs here, elsewhere;
     for (const Claim& claim : kClaims) {
-      Result result = load_result(kResults / (std::string(claim.file) + ".json"));
-      for (Cell& cell : result.cells) cell.device = "AMD EPYC, family 25, model 17";  // its code had the name alone
+      const Result result = load_result(kResults / (std::string(claim.file) + ".json"));
+      EXPECT_TRUE(record.contains(result.cells[0].device)) << claim.file;
       here.add(result, record, cost_model);
     }
     for (const auto& file : {kResults / "placements.json", kResults / "hypar_pair.json",
                              testing::tests_folder() / "golden" / "crossing.json"}) {
-      const Result result = load_result(file);
-      EXPECT_FALSE(record.contains(result.cells[0].device)) << file;
+      Result result = load_result(file);
+      for (Cell& cell : result.cells) cell.device = "one without a record";
       elsewhere.add(result, record, cost_model);
     }
     for (const auto& [where, pairs] : {std::pair("here", here), {"elsewhere", elsewhere}}) {
       std::printf("%s %s: of %zu pairs %zu are told apart, %zu of them right\n", where, cost_model.c_str(), pairs.all,
                   pairs.told, pairs.right);
       EXPECT_GE(static_cast<double>(pairs.right), 0.95 * static_cast<double>(pairs.told)) << where << " " << cost_model;
-      EXPECT_GE(static_cast<double>(pairs.told), 0.3 * static_cast<double>(pairs.all)) << where << " " << cost_model;
+      // A data sheet is allowed what it was off the most: it takes a Zen 5 core for half as fast as it is.
+      const double least = cost_model == "analytic" ? 0.15 : 0.3;
+      EXPECT_GE(static_cast<double>(pairs.told), least * static_cast<double>(pairs.all)) << where << " " << cost_model;
     }
   }
 }
