@@ -143,7 +143,7 @@ accepts predict -m lstm_classifier -s ddp -w local
 accepts predict -m convnet -s ddp -w gloo --network 100mbit
 grep -q 'gloo@100mbit' "$scratch/out" || { echo "predict doesn't know the network"; failed=1; }
 accepts predict -m convnet -s single -s ddp -c cpu_gloo --devices 4
-grep -q "single uses 1 of 4 cores; single,threads=4 isn't in this table" "$scratch/out" || { echo "predict compares with one core of four without a word"; failed=1; }
+tr '\n' ' ' <"$scratch/out" | grep -q "single uses 1 of 4 cores; single,threads=4 isn't in this table" || { echo "predict compares with one core of four without a word"; failed=1; }
 accepts predict -m convnet -s single,threads=4 -s ddp -s ddp,threads=2 -c cpu_gloo --devices 4
 grep -q "1 of 4 cores" "$scratch/out" && { echo "predict misses all cores where they are"; failed=1; }
 accepts plan -m convnet -c cpu_local --devices 4 --top 1000
