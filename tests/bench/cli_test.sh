@@ -34,7 +34,7 @@ refuses "NCCL takes one rank of a GPU (\"Duplicate GPU detected\"): 64 ranks, bu
 accepts predict -m toy_mlp,global_batch=16 -s ddp,dp=16 -c h200_local
 grep -q '16 ranks share 1 device' "$scratch/out" || { echo "predict shares devices without a word"; failed=1; }
 accepts predict -m resnet50,global_batch=256 -s ddp,dp=8 -c dgx_a100
-grep -q 'from what the data sheet leaves open' <(tr '\n' ' ' <"$scratch/out") || { echo "predict doesn't say what its interval is from"; failed=1; }
+says_across 'from what the data sheet leaves open'
 accepts predict -m resnet50,global_batch=256,precision=bf16,memory_format=channels_last -s single -c dgx_a100
 echo '{"format": "paragauge-cluster-1", "name": "v100", "world": "nccl", "device": "v100_sxm2_16g", "devices_per_node": 1,
   "link": {"latency_us": 10, "bandwidth_GBps": 10}}' >"$scratch/v100.json"
@@ -70,18 +70,18 @@ accepts plan -m resnet50,global_batch=256 -c "$scratch/mixed.json" --top 3
 says '^Cluster .mixed. has devices of several kinds'
 refuses "and those of cluster 'mixed' are of several kinds (a100_sxm_80g, v100_sxm2_32g)" predict -m convnet -s ddp,dp=8 -c "$scratch/mixed.json" --cost-model profiled --profile "$(dirname "$0")/../../bench/results/convnet.profile.json"
 accepts plan -m resnet50,global_batch=256 -c dgx_a100 --memory 8 --top 1000
-grep -q '174 of 318 candidates fit; what needs least of the others, .* does not' <(tr '\n' ' ' <"$scratch/out") || { echo "plan doesn't say how many fit"; failed=1; }
+says_across '174 of 318 candidates fit; what needs least of the others, .* does not'
 rows_of() { grep ' yes$' | tr -s ' '; } # of the plan's table
 rows_of <"$scratch/out" >"$scratch/all_rows"
 # The fastest are found without forecasting all.
 accepts plan -m resnet50,global_batch=256 -c dgx_a100 --memory 8
 diff <(head -n 8 "$scratch/all_rows") <(rows_of <"$scratch/out") || { echo "plan passes over one of the fastest"; failed=1; }
 [[ $(wc -l <"$scratch/all_rows") == 174 ]] || { echo "plan doesn't show all that fit"; failed=1; }
-grep -q ' candidates fit; the 8 fastest are shown (--top); [0-9]* others are slower, by what one of their microbatches takes' <(tr '\n' ' ' <"$scratch/out") || { echo "plan doesn't say what it passed over"; failed=1; }
+says_across ' candidates fit; the 8 fastest are shown (--top); [0-9]* others are slower, by what one of their microbatches takes'
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
 # Who asks for a few is told that they aren't all that can't be told apart; who sees one that can is not.
 accepts plan -m gpt2,precision=bf16 -c dgx_a100 --devices 8 --top 3
-grep -q 'more than the 3 may be as fast as the first: --top 9[.;]' <(tr '\n' ' ' <"$scratch/out") || { echo "plan hides ties"; failed=1; }
+says_across 'more than the 3 may be as fast as the first: --top 9[.;]'
 accepts plan -m gpt2,precision=bf16 -c dgx_a100 --devices 8 --top 30
 grep -q 'may be as fast as the first' "$scratch/out" && { echo "plan finds ties that it tells apart"; failed=1; }
 # What if: other memory, other rates; what runs has its own.
@@ -103,7 +103,7 @@ grep -q '"skip_reason":"strategy .*must divide' "$scratch/three.json" || { echo 
 grep -q '"told_from_fastest":"\(yes\|no\)"' "$scratch/three.json" || { echo "a plan's file doesn't say what can't be told apart"; failed=1; }
 grep -q 'skipped' "$scratch/three.csv" || { echo "a plan's table doesn't say what was skipped"; failed=1; }
 accepts plan -m resnet18,image=64,global_batch=64 -c dgx_a100 --devices 3 --details
-grep -q 'Left out: .*with dp = 3 (64 samples don.t divide)' <(tr '\n' ' ' <"$scratch/out") || { echo "plan doesn't say what it left out"; failed=1; }
+says_across 'Left out: .*with dp = 3 (64 samples don.t divide)'
 accepts plan -m convnet -c dgx_a100 --memory 0.001
 grep -q '^0 of [0-9]* candidates fit; what needs least is shown' "$scratch/out" || { echo "plan doesn't say what needs least"; failed=1; }
 accepts plan -m gpt2 -c dgx_a100 --devices 2 --top 1
@@ -111,8 +111,7 @@ grep -q '^With precision=tf32 [a-z0-9_,=]* takes [0-9.]* ms, with precision=bf16
 accepts plan -m resnet50,global_batch=256 -c dgx1 --devices 2 --top 1
 grep -q '^With precision=fp16,memory_format=channels_last .* takes' "$scratch/out" || { echo "plan doesn't say what a V100's fp16 brings"; failed=1; }
 accepts plan -m resnet50,global_batch=256 -c dgx_a100 --devices 2 --top 1
-tr '\n' ' ' <"$scratch/out" | grep -q ' With memory_format=channels_last [a-z0-9_,=]* takes [0-9.]* ms, with .*precision=bf16,memory_format=channels_last [0-9.]* ms; another' ||
-  { echo "plan doesn't say what the other memory format brings"; failed=1; }
+says_across ' With memory_format=channels_last [a-z0-9_,=]* takes [0-9.]* ms, with .*precision=bf16,memory_format=channels_last [0-9.]* ms; another'
 accepts plan -m resnet50,global_batch=256,precision=bf16,memory_format=channels_last -c dgx_a100 --devices 2 --top 1
 ! grep -q '^With ' "$scratch/out" || { echo "plan proposes what was given"; failed=1; }
 for other in gpt2,precision=bf16 gpt2,precision=f32 convnet,dtype=f64; do
@@ -143,7 +142,7 @@ accepts predict -m lstm_classifier -s ddp -w local
 accepts predict -m convnet -s ddp -w gloo --network 100mbit
 grep -q 'gloo@100mbit' "$scratch/out" || { echo "predict doesn't know the network"; failed=1; }
 accepts predict -m convnet -s single -s ddp -c cpu_gloo --devices 4
-tr '\n' ' ' <"$scratch/out" | grep -q "single uses 1 of 4 cores; single,threads=4 isn't in this table" || { echo "predict compares with one core of four without a word"; failed=1; }
+says_across "single uses 1 of 4 cores; single,threads=4 isn't in this table"
 accepts predict -m convnet -s single,threads=4 -s ddp -s ddp,threads=2 -c cpu_gloo --devices 4
 grep -q "1 of 4 cores" "$scratch/out" && { echo "predict misses all cores where they are"; failed=1; }
 accepts plan -m convnet -c cpu_local --devices 4 --top 1000

@@ -2,7 +2,8 @@
 # What tests of the command line share; for bash's `source`, with the program as $1.
 #   refuses 'part of the message' argument...     status 2, and one line on stderr with this part
 #   accepts argument...                           status 0; what it prints is in $scratch/out
-#   says 'pattern'                                of what the last accepted command printed
+#   says 'pattern'                                of what the last accepted command printed, in a line of it
+#   says_across 'pattern'                         the same, wherever its lines break
 #   exit $failed
 paragauge=$1
 scratch=$(mktemp -d)
@@ -22,4 +23,6 @@ accepts() {
   "$paragauge" "$@" >"$scratch/out" 2>&1 || { printf 'paragauge %s\n  failed: %s\n' "$*" "$(cat "$scratch/out")"; failed=1; }
 }
 
-says() { grep -q -- "$1" "$scratch/out" || { printf "doesn't say '%s': %s\n" "$1" "$(cat "$scratch/out")"; failed=1; }; }
+says() { found_in "$scratch/out" "$1"; }
+says_across() { found_in <(tr '\n' ' ' <"$scratch/out") "$1"; }
+found_in() { grep -q -- "$2" "$1" || { printf "doesn't say '%s': %s\n" "$2" "$(cat "$scratch/out")"; failed=1; }; }
